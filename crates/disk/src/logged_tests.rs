@@ -409,7 +409,7 @@ fn an_image_goes_on_without_a_log_that_fails() {
             std::os::unix::fs::FileExt::write_all_at(&log, &[9; 64 << 10], 0).unwrap();
             next = image.clone();
         }
-        assert!(control.go_before(next).is_err());
+        assert!(matches!(control.go_before(next), Err(storage::GoBeforeError::Log(_))));
         assert!(!bench.at("memory").exists() && !bench.is_marked("image"));
         let spec = bench.spec("image", Some("log"));
         let handed = image.hand_over().unwrap();

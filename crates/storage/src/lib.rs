@@ -51,7 +51,7 @@ pub use null::{NullOptions, NullStorage};
 pub use sim::{Distribution, SimOptions, SimStorage};
 pub use task::{Operation, Progress, State, Step, Task};
 pub use traits::{Description, Storage};
-pub use volume::{InFront, LATENCY_BUCKETS, LatencyFigures, VolumeControl, VolumeFigures, VolumeStatus};
+pub use volume::{GoBeforeError, InFront, LATENCY_BUCKETS, LatencyFigures, VolumeControl, VolumeFigures, VolumeStatus};
 
 /// What storages are made of, for those that have rooms of their own.
 pub mod kit {

@@ -62,10 +62,20 @@ pub trait InFront: VolumeControl {
     /// any more, whatever comes of it. Blocks.
     ///
     /// # Errors
-    /// The log cannot be opened again. The disk that was left has all that was written. The other one is not marked, and the log is
-    /// closed in order and its memory gone, as far as that can be.
-    /// A disk that does not take its mark, or the word that it has none, leaves the log as it is, which may then go before another one.
-    fn go_before(&self, disk: Arc<dyn Storage>) -> Result<Arc<dyn Storage>, OpenError>;
+    /// The log cannot be opened again. The disk that was left has all that was written. Which of the two failed decides what becomes of the
+    /// log: [`GoBeforeError`].
+    fn go_before(&self, disk: Arc<dyn Storage>) -> Result<Arc<dyn Storage>, GoBeforeError>;
+}
+
+/// Why a log does not go before another disk, by what is at fault. A disk that does not even take the word that it misses no log leaves the
+/// log as it is, which may go before another one. Any other disk misses none and goes on without; the log is closed in order and its memory
+/// gone, as far as that can be.
+#[derive(Debug, thiserror::Error, displaydoc::Display)]
+pub enum GoBeforeError {
+    /// {0}
+    Disk(#[source] OpenError),
+    /// {0}
+    Log(#[source] OpenError),
 }
 
 /// Buckets of a latency: bucket n counts what took less than 2^n microseconds and not less than the half of that; the last

@@ -9,7 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use storage::{Operation, Storage, Task};
+use storage::{GoBeforeError, Operation, Storage, Task};
 use testkit::storage as kit;
 
 const BLOCKS: u64 = SIZE as u64 / 4096;
@@ -133,6 +133,7 @@ fn a_log_that_cannot_go_before_another_disk_is_missed_by_none() {
         let disk = control.disk();
         let went = control.go_before(disk.clone());
         let fails = went.is_err();
+        assert!(!matches!(went, Err(GoBeforeError::Disk(_))), "behind {flushes} flushes");
         assert_eq!(is_marked(&machine), !fails, "behind {flushes} flushes");
         assert_eq!(kit::read(&mut solo, &*disk, 0, 4096), [7; 4096]);
         machine.files[LOG].flushes_left.store(u64::MAX, Ordering::SeqCst);
@@ -200,6 +201,7 @@ fn a_log_comes_back_from_a_disk_that_cannot_be_marked() {
         let disk = other.image();
         other.files[IMAGE].flushes_left.store(*flushes, Ordering::SeqCst);
         let Err(error) = control.go_before(disk.clone()) else { return false };
+        assert!(matches!(error, GoBeforeError::Disk(_)), "behind {flushes} flushes: {error}");
         disk.marked().unwrap().set_log_mark(None).unwrap_err();
         let back = control.go_before(control.disk()).map_err(|again| format!("{error}; {again}")).unwrap();
         assert!(is_marked(&machine));

@@ -19,7 +19,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use storage::{
-    Access, Action, FileOptions, FileStorage, Handed, Marked, Need, OpenError, Opened, Storage, StorageError,
+    Access, Action, FileOptions, FileStorage, GoBeforeError, Handed, Marked, Need, OpenError, Opened, Storage,
+    StorageError,
 };
 use values::LogFile;
 
@@ -240,11 +241,12 @@ impl LoggedStorage {
 
     /// `disk`, which the log could not go before, goes on without: it does not say that it misses one, and nobody misses what was in
     /// memory. As far as that can be: a log that is not closed in order stays what that disk says, or is empty. A disk that cannot be told
-    /// is not written any more; the log is left as it is then, and may still go before the disk that it was before.
-    pub(super) fn go_without(&self, disk: &Arc<dyn Storage>) {
+    /// is not written any more; the log is left as it is then, and may still go before the disk that it was before. Answers which of the two
+    /// `why` is about.
+    pub(super) fn go_without(&self, disk: &Arc<dyn Storage>, why: OpenError) -> GoBeforeError {
         if let Some(Err(error)) = disk.marked().map(|disk| disk.set_log_mark(None)) {
             tracing::warn!(%error, "the disk still says that it misses its log");
-            return;
+            return GoBeforeError::Disk(why);
         }
         let path = self.write_back.path();
         let closed = way(path, self.shared.home.clone()).and_then(|mut home| {
@@ -260,6 +262,7 @@ impl LoggedStorage {
             }
             _ => self.write_back.forget_memory(),
         }
+        GoBeforeError::Log(why)
     }
 }
 

@@ -68,7 +68,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use storage::{
-    Action, Description, Execution, Extent, Handed, InFront, LogMark, OpenError, Step, Storage, StorageError, Task,
+    Action, Description, Execution, Extent, GoBeforeError, Handed, InFront, LogMark, Step, Storage, StorageError, Task,
     VolumeControl, VolumeFigures, VolumeStatus,
 };
 use values::SyncMode;
@@ -161,13 +161,10 @@ impl InFront for LoggedStorage {
         marked.inspect_err(|error| self.shared.fail(&format!("its disk cannot be marked again: {error}")))
     }
 
-    fn go_before(&self, disk: Arc<dyn Storage>) -> Result<Arc<dyn Storage>, OpenError> {
+    fn go_before(&self, disk: Arc<dyn Storage>) -> Result<Arc<dyn Storage>, GoBeforeError> {
         match self.moved_at_last(&disk) {
             Ok(moved) => Ok(Arc::new(moved)),
-            Err(error) => {
-                self.go_without(&disk);
-                Err(error.into())
-            }
+            Err(error) => Err(self.go_without(&disk, error.into())),
         }
     }
 }

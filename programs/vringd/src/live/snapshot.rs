@@ -9,7 +9,7 @@ use disk::{Disk, StorageSpec};
 use image::tools::ExternalSnapshot;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use storage::{InFront, OpenError, Storage};
+use storage::{GoBeforeError, InFront, Storage};
 
 /// How long the logs of all disks may take to be written back while guests go on: half of what a client waits for its answer.
 const WRITE_BACK_PATIENCE: Duration = Duration::from_secs(30);
@@ -194,15 +194,13 @@ fn with_logs(
 fn with_log(disk: &Disk, image: Arc<dyn Storage>) -> Result<Next, ApiError> {
     let before = disk.storage();
     let Some(log) = before.in_front() else { return Ok(Next { storage: image, spec: None }) };
-    log.go_before(image.clone()).map(|storage| Next { storage, spec: None }).or_else(|error| {
-        // Once more: whoever goes on with it has to write it.
-        match image.marked().is_some_and(|image| image.set_log_mark(None).is_ok()) {
-            true => Ok(without_log(disk, image, &error)),
-            false => {
-                Err(unsupported(disk, &format!("its new image cannot be written: {error}; see to its file system")))
-            }
+    match log.go_before(image.clone()) {
+        Ok(storage) => Ok(Next { storage, spec: None }),
+        Err(error @ GoBeforeError::Log(_)) => Ok(without_log(disk, image, &error)),
+        Err(GoBeforeError::Disk(error)) => {
+            Err(unsupported(disk, &format!("its new image cannot be written: {error}; see to its file system")))
         }
-    })
+    }
 }
 
 /// What stands behind disks whose snapshots were undone after `went` had been made of the first of them: the old images. A log that has left
@@ -234,7 +232,7 @@ fn without_snapshot(disks: &[Arc<Disk>], went: Vec<Next>) -> Vec<Next> {
 
 /// An image that goes on without the log that was in front of it: so its description says, or another program that goes on with it would look
 /// for the log.
-fn without_log(disk: &Disk, image: Arc<dyn Storage>, error: &OpenError) -> Next {
+fn without_log(disk: &Disk, image: Arc<dyn Storage>, error: &GoBeforeError) -> Next {
     tracing::error!(
         disk = disk.name(),
         %error,
