@@ -30,8 +30,13 @@ static IN_FRONT: Threads = Threads::new(
 
 /// Reasons for which an image is not written any more.
 const MARKED: &str = "its image is damaged and was marked as corrupt; repair it with `qemu-img check -r all`";
-const MARKED_BEHIND_LOG: &str = "its image is damaged and was marked as corrupt; `vringd image log forget`, `qemu-img check -r all`, and `vringd image log replay --repaired` bring what its log has into the repaired image";
+const MARKED_BEHIND_LOG: &str = "its image is damaged and was marked as corrupt; stop the daemon, then `vringd image log forget`, `qemu-img check -r all`, and `vringd image log replay --repaired` bring what its log has into the repaired image";
 const APART: &str = "metadata of its image could not be written; see to its storage, and open it again";
+
+/// Why an image that is marked as corrupt is not written any more. No tool repairs one as long as it says that its log has more.
+fn marked(is_behind_log: bool) -> &'static str {
+    if is_behind_log { MARKED_BEHIND_LOG } else { MARKED }
+}
 
 /// A task in line for clusters.
 pub(super) struct InLine(pub(super) Reply);
@@ -88,7 +93,7 @@ impl Shared {
         let broken = OnceLock::new();
         if header.has(features::CORRUPT) && allocator.is_some() {
             // Only what was marked while it was served gets here.
-            let _ = broken.set(MARKED);
+            let _ = broken.set(marked(header.has(features::LOGGED)));
         }
         let epochs = Arc::new(Epochs::default());
         let threads = if chain.is_over_image() { &IN_FRONT } else { &METADATA };
@@ -273,16 +278,9 @@ impl Shared {
             return libc::EIO;
         }
         // The header of the chain is of the time before its log was there.
-        let is_behind_log = matches!(mark::of(&self.chain), Ok(Some(_)));
-        if self.broken.set(if is_behind_log { MARKED_BEHIND_LOG } else { MARKED }).is_ok() {
-            match is_behind_log {
-                false => {
-                    tracing::error!(%path, %error, "the image is damaged: it is marked as corrupt and not written any more; repair it with `qemu-img check -r all`");
-                }
-                true => {
-                    tracing::error!(%path, %error, "the image is damaged: it is marked as corrupt and not written any more; stop the daemon, then `vringd image log forget`, `qemu-img check -r all`, and `vringd image log replay --repaired`, which brings what the log has into the repaired image");
-                }
-            }
+        let reason = marked(matches!(mark::of(&self.chain), Ok(Some(_))));
+        if self.broken.set(reason).is_ok() {
+            tracing::error!(%path, %error, "an image is not written any more: {reason}");
             if self.chain.top().header.version >= 3
                 && let Err(trouble) = set_incompatible(&self.chain, features::CORRUPT)
             {

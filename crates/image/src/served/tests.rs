@@ -282,6 +282,12 @@ fn a_lie_that_is_met_marks_the_image_and_ends_its_writes() {
     kit::write(&mut solo, &*storage, 512, &[2; 512]).unwrap_err();
     let error = kit::write(&mut solo, &*storage, 1 << 19, &[2; 512]).unwrap_err().to_string();
     assert!(error.contains("marked as corrupt") && error.contains("vringd image log forget"), "{error}");
+    // Nor does a successor advise anything else.
+    let handed = storage.hand_over().unwrap();
+    drop(storage);
+    let storage = options.adopt(handed).unwrap();
+    let error = kit::write(&mut solo, &*storage, 1 << 19, &[2; 512]).unwrap_err().to_string();
+    assert!(error.contains("marked as corrupt") && error.contains("vringd image log forget"), "{error}");
 }
 
 #[test]
