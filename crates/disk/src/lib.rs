@@ -158,12 +158,11 @@ impl StorageSpec {
         needs
     }
 
-    /// The same image without the log in front of it.
+    /// The same disk without the log in front of it.
     #[must_use]
     pub fn without_log(mut self) -> StorageSpec {
-        if let StorageSpec::Qcow2(options) = &mut self {
-            options.log = None;
-        }
+        self.remove_log();
+        debug_assert!(self.log().is_none(), "{} keeps its log", self.kind());
         self
     }
 

@@ -415,6 +415,7 @@ fn an_image_goes_on_without_a_log_that_fails() {
         let handed = image.hand_over().unwrap();
         assert!(spec.adopt(handed).is_err());
         let without = spec.without_log();
+        assert_eq!(without, bench.spec("image", None));
         let after = without.adopt(image.hand_over().unwrap()).unwrap();
         assert_eq!(first(after.as_ref()), 7);
         std::mem::forget(after);

@@ -64,6 +64,9 @@ pub trait Kind: fmt::Debug + Send {
         None
     }
 
+    /// As it would be without that log.
+    fn remove_log(&mut self) {}
+
     /// How it is looked at, where another process may have it while no guest runs here: see [`Custody`](crate::Custody).
     fn migratable(&self) -> Option<&dyn Look> {
         None

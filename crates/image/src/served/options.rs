@@ -147,6 +147,10 @@ impl Kind for Qcow2Options {
         self.log.as_ref().map(|file| FrontLog { file, lock: self.lock })
     }
 
+    fn remove_log(&mut self) {
+        self.log = None;
+    }
+
     fn set_sync(&mut self, sync: SyncMode) {
         if let Some(log) = &mut self.log {
             log.sync = sync;
