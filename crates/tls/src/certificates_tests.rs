@@ -12,6 +12,9 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 use testkit::certificates::{ALWAYS, Authority, End};
 
+/// How long a test waits for what takes a moment.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 fn about(directory: &Path) -> Tls {
     Tls { certificates: directory.to_owned(), clients_may_be_anonymous: false }
 }
@@ -20,7 +23,7 @@ fn about(directory: &Path) -> Tls {
 fn begin(certificates: &Certificates) {
     let (sender, session) = channel();
     certificates.begin(move |session| sender.send(session.map(drop)).unwrap());
-    session.recv().unwrap().unwrap();
+    session.recv_timeout(PATIENCE).unwrap().unwrap();
 }
 
 fn filled() -> (tempfile::TempDir, Authority) {
@@ -265,7 +268,9 @@ fn all_who_wait_share_a_look_and_none_waits_longer_than_its_time() {
     };
     thread::scope(|scope| {
         scope.spawn(come);
+        let by = Instant::now() + PATIENCE;
         while certificates.held.looks().waiting.is_empty() {
+            assert!(Instant::now() < by, "nobody waits for a look");
             thread::yield_now();
         }
         // The others are not kept.
@@ -274,7 +279,7 @@ fn all_who_wait_share_a_look_and_none_waits_longer_than_its_time() {
         assert!(told.try_recv().is_err());
         // What comes then is seen by one more look, for all.
         certificates.held.look(Files::read);
-        (0..CLIENTS).for_each(|_| assert!(told.recv().unwrap()));
+        (0..CLIENTS).for_each(|_| assert!(told.recv_timeout(PATIENCE).unwrap()));
     });
     let looks = certificates.held.looks();
     assert_eq!((looks.begun, looks.ended, looks.is_kept), (2, 2, false));

@@ -56,7 +56,7 @@ pub fn start(path: &Path, daemon: Arc<dyn Daemon>) -> Result<ControlServer, Star
 /// [`StartError`] when there can be no thread.
 pub fn serve(socket: ControlSocket, daemon: Arc<dyn Daemon>) -> Result<ControlServer, StartError> {
     let path = socket.path().to_owned();
-    let runtime = runtime::new().map_err(|source| StartError::Thread { source })?;
+    let runtime = runtime::new(runtime::KEEP).map_err(|source| StartError::Thread { source })?;
     let listener = {
         let _entered = runtime.enter();
         socket.into_listener()?
