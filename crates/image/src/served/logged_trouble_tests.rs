@@ -7,6 +7,7 @@ use crate::testing::examine;
 use engine::Solo;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::fd::AsRawFd;
+use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use storage::{GoBeforeError, Operation, Storage, Task};
@@ -167,12 +168,25 @@ fn a_log_that_runs_short_of_something_goes_before_another_disk_all_the_same() {
 /// What a process has too little of is missed before the disk says that it misses no log.
 #[test]
 fn a_log_that_could_not_be_opened_once_more_stays_where_it_is() {
+    // Its limits are those of a process of its own, whatever else is tested in this one.
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    let test = "served::logged_trouble_tests::child_leaves_with_few_descriptors";
+    child.args(["--exact", test, "--ignored", "--test-threads=1", "--nocapture"]);
+    let ended = child.output().unwrap();
+    assert_eq!(ended.status.code(), Some(CHILD_IS_DONE), "{}", String::from_utf8_lossy(&ended.stderr));
+}
+
+/// Told from the ends of a program that runs no test of this name, or one that fails.
+const CHILD_IS_DONE: i32 = 43;
+
+#[test]
+#[ignore = "limits its process"]
+fn child_leaves_with_few_descriptors() {
     let machine = machine();
     let storage = machine.open(Without::default()).unwrap();
     let mut solo = Solo::new().unwrap();
     kit::write(&mut solo, &storage, 0, &[7; 4096]).unwrap();
     let control = storage.in_front().unwrap();
-    // Of the process, which is this test's alone.
     let limit = getrlimit(Resource::Nofile);
     let next = std::fs::File::open("/dev/null").unwrap();
     for left in 1..5 {
@@ -186,6 +200,7 @@ fn a_log_that_could_not_be_opened_once_more_stays_where_it_is() {
     }
     kit::write(&mut solo, &storage, 0, &[8; 4096]).unwrap();
     control.leave().unwrap();
+    std::process::exit(CHILD_IS_DONE);
 }
 
 /// Wherever that fails: whether the other disk is at fault is seen, and then the log goes on before the one that it was before.
