@@ -9,7 +9,6 @@ use super::convert::{From, Open};
 use super::create::{Backing, admit_name, behind};
 use super::file::{BITMAPS_OFFLINE, Image, ToolError, refuse_bitmaps, zeroes};
 use crate::rewrite::Steps;
-use crate::uses::Source;
 use crate::{Qcow2Options, Qcow2Storage, features, reference};
 use engine::Solo;
 use serde::Serialize;
@@ -223,13 +222,6 @@ fn new_header(image: &mut Image, backing: Option<&Backing>) -> Result<Steps, Too
     if let Some(name) = &header.backing_file {
         admit_name(&path, name)?;
     }
-    let bytes = header.encode().len();
-    if bytes as u64 > header.cluster_bytes().min(image.len_bytes()) {
-        let reason = format!(
-            "its header would have {bytes} bytes, more than a cluster: give a shorter name of the backing file"
-        );
-        return Err(ToolError::refused(&path, reason));
-    }
-    let no_room = "has no room for this name of a backing file beside the one that it has: give a shorter one";
+    let no_room = "has no room for this name of a backing file beside what is in its header: give a shorter one";
     image.steps(&old, &header, no_room)
 }

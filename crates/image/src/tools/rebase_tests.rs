@@ -79,6 +79,22 @@ fn a_header_keeps_all_but_what_is_behind() {
     }
 }
 
+#[test]
+fn a_name_that_does_not_fit_into_its_cluster_is_refused() {
+    let directory = TempDir::new_in(kit::shm()).unwrap();
+    let path = directory.path().join("image");
+    for backing in [None, Some((b"first".to_vec(), "qcow2"))] {
+        fs::write(&path, New { cluster_bits: 9, backing, ..New::default() }.image().unwrap()).unwrap();
+        let before = fs::read(&path).unwrap();
+        for len in [400, 500, 600, 1023] {
+            let long = raw(&"x".repeat(len));
+            let refused = rebase(&Qcow2Options::new(&path), long.as_ref(), true, &mut |_, _| {}).unwrap_err();
+            assert!(refused.to_string().contains("give a shorter"), "{len}: {refused}");
+            assert!(before == fs::read(&path).unwrap(), "{len}");
+        }
+    }
+}
+
 /// In small clusters long names have no place beside one another: nothing is written, as a power cut would leave neither.
 #[test]
 fn a_header_that_would_not_switch_at_once_is_refused() {
