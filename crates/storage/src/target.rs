@@ -5,9 +5,8 @@ use crate::lock::ImageLock;
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read, Seek};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Whoever has put anything on a device has written here.
@@ -132,16 +131,9 @@ impl Target {
     /// It cannot be read.
     pub fn begins(&self, most: usize) -> Result<Vec<u8>, TargetError> {
         let Some((file, _)) = &self.found else { return Ok(Vec::new()) };
-        let (mut bytes, mut got) = (vec![0; most], 0);
-        while got < most {
-            match file.read_at(&mut bytes[got..], got as u64) {
-                Ok(0) => break,
-                Ok(more) => got += more,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(TargetError::io(&self.path, "read")(error)),
-            }
-        }
-        bytes.truncate(got);
+        let (mut file, mut bytes) = (file, Vec::with_capacity(most));
+        let read = file.rewind().and_then(|()| file.take(most as u64).read_to_end(&mut bytes));
+        read.map_err(TargetError::io(&self.path, "read"))?;
         Ok(bytes)
     }
 
