@@ -3,7 +3,7 @@
 //! When a guest migrates, two daemons serve one image, one after the other. Each has looked at it when it was told to serve it, without
 //! a lock. The one whose guest runs has it open, with its locks, its tables and its cache; when the guest's rings have stopped it brings
 //! everything to stable storage and closes it, and the other one opens it as it is then. So there is nothing in memory that could be
-//! old, and no moment at which both write.
+//! old, and no moment at which both write. A volume writes its log back first, so that the other one replays nothing.
 
 use crate::StorageSpec;
 use engine::{Completion, Io, Solo, Token};
@@ -11,16 +11,19 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use storage::kit::{check_writable, forget_cached, wait_for};
+use storage::kit::{check_makes_files, check_writable, forget_cached, wait_for};
 use storage::{
-    Access, Action, Custody, Description, Execution, Handed, OpenError, Opened, Operation, Step, Storage, StorageError,
-    Task,
+    Access, Action, Custody, Description, Execution, Handed, Look, OpenError, Opened, Operation, Step, Storage,
+    StorageError, Task, VolumeControl, VolumeStatus,
 };
+use values::SyncMode;
 
 /// How long the other side may take to give it up, while this side's frontend waits: it has stopped its rings before.
 const TAKE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long workers may take to let go of it.
 const GIVE_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a volume may take to write back what only its log and its memory have.
+const WRITE_BACK_PATIENCE: Duration = Duration::from_secs(30);
 /// How long somebody waits who changes something else of it, while others may wait for him.
 const CHANGE_PATIENCE: Duration = Duration::from_secs(1);
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(5);
@@ -30,6 +33,7 @@ struct Migratable {
     /// Held while it is taken or given up.
     changing: Mutex<()>,
     state: Mutex<State>,
+    is_volume: bool,
 }
 
 struct State {
@@ -71,7 +75,11 @@ fn seen(spec: &StorageSpec) -> Result<Has, OpenError> {
         field: "storage.migratable",
         message: format!("is not for storage `{}`: leave it out", spec.kind()),
     })?;
-    written(spec).try_for_each(|path| check_writable(&path))?;
+    spec.needs().iter().try_for_each(|need| match need.access {
+        Access::Write => check_writable(&need.path),
+        Access::Make | Access::MakeLater => check_makes_files(&need.path),
+        Access::Read => Ok(()),
+    })?;
     let (about, capacity_bytes) = look.look()?;
     Ok(Has::Seen(promised(about), capacity_bytes))
 }
@@ -83,12 +91,13 @@ fn written(spec: &StorageSpec) -> impl Iterator<Item = PathBuf> {
 
 /// What guests are promised before it is open: a discard that a file does not take is left undone.
 fn promised(about: Description) -> Description {
-    Description { discard: about.discard || about.kind == "file", ..about }
+    Description { discard: about.discard || matches!(about.kind, "file" | "volume"), ..about }
 }
 
 impl Migratable {
     fn new(spec: StorageSpec, has: Has) -> Migratable {
-        Migratable { changing: Mutex::default(), state: Mutex::new(State { spec, has, failed: None }) }
+        let is_volume = spec.migratable().and_then(Look::volume).is_some();
+        Migratable { changing: Mutex::default(), state: Mutex::new(State { spec, has, failed: None }), is_volume }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -110,6 +119,12 @@ impl Migratable {
                 Err(TryLockError::WouldBlock) => sleep(LOOK_AGAIN_AFTER),
             }
         }
+    }
+
+    /// What is not held has been written back by whoever had it.
+    fn synced(&self, sync: impl FnOnce(&dyn VolumeControl) -> Result<(), StorageError>) -> Result<(), StorageError> {
+        let open = self.held();
+        open.as_ref().and_then(|open| open.volume()).map_or(Ok(()), sync)
     }
 
     /// No request is for the storage itself.
@@ -152,7 +167,12 @@ impl Custody for Migratable {
             return Err(OpenError::Shrunk { path: path.into(), present_bytes, before_bytes });
         }
         tracing::info!(path, "the image is this daemon's: a guest runs");
-        self.state().has = Has::Open(open.clone());
+        let mut state = self.state();
+        // It may have been changed since it was looked for.
+        if let (Some(volume), Some(status)) = (open.volume(), state.volume_unheld()) {
+            volume.set_sync(status.sync);
+        }
+        state.has = Has::Open(open.clone());
         Ok(open)
     }
 
@@ -162,6 +182,10 @@ impl Custody for Migratable {
         if let Some(errno) = self.state().failed {
             return Err(StorageError::errno(Action::Flush, errno));
         }
+        // What fails there is kept, in the log and in memory, and tried again.
+        let write_back = |volume: &dyn VolumeControl| volume.sync_within(WRITE_BACK_PATIENCE);
+        // So whoever has asked for the same lets go of it.
+        open.volume().map_or(Ok(()), write_back)?;
         let end = Instant::now() + GIVE_PATIENCE;
         // Beside this one and the one that is kept.
         while Arc::strong_count(&open) > 2 {
@@ -170,7 +194,10 @@ impl Custody for Migratable {
             }
             sleep(LOOK_AGAIN_AFTER);
         }
-        flush(&*open)?.inspect_err(|error| self.state().failed = Some(error.raw_errno()))?;
+        match open.volume() {
+            Some(volume) => write_back(volume)?,
+            None => flush(&*open)?.inspect_err(|error| self.state().failed = Some(error.raw_errno()))?,
+        }
         let (about, capacity_bytes) = (promised(open.describe()), open.capacity_bytes());
         tracing::info!(path = about.target, "the image is given up: no guest runs");
         let kept = std::mem::replace(&mut self.state().has, Has::Seen(about, capacity_bytes));
@@ -268,8 +295,48 @@ impl Storage for Migratable {
         Ok(())
     }
 
+    fn volume(&self) -> Option<&dyn VolumeControl> {
+        self.is_volume.then_some(self)
+    }
+
     fn custody(&self) -> Option<&dyn Custody> {
         Some(self)
+    }
+}
+
+impl State {
+    /// What can be said of a volume while nobody here has it. `None`: it is none.
+    fn volume_unheld(&self) -> Option<VolumeStatus> {
+        self.spec.migratable().and_then(Look::volume)
+    }
+}
+
+impl VolumeControl for Migratable {
+    fn status(&self) -> VolumeStatus {
+        let state = self.state();
+        let status = match &state.has {
+            Has::Open(open) => open.volume().map(VolumeControl::status),
+            Has::Seen(..) => state.volume_unheld(),
+        };
+        status.unwrap_or_default()
+    }
+
+    fn set_sync(&self, mode: SyncMode) {
+        let mut state = self.state();
+        state.spec.set_sync(mode);
+        if let Has::Open(open) = &state.has
+            && let Some(volume) = open.volume()
+        {
+            volume.set_sync(mode);
+        }
+    }
+
+    fn sync_now(&self) -> Result<(), StorageError> {
+        self.synced(|volume| volume.sync_now())
+    }
+
+    fn sync_within(&self, patience: Duration) -> Result<(), StorageError> {
+        self.synced(|volume| volume.sync_within(patience))
     }
 }
 

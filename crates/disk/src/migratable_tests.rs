@@ -1,5 +1,5 @@
 use super::{Has, Migratable};
-use crate::{FileOptions, Qcow2Options, StorageSpec};
+use crate::{FileOptions, Qcow2Options, StorageSpec, VolumeOptions};
 use engine::{Completion, Io, Solo, Token};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -12,23 +12,45 @@ use storage::kit::Through;
 use storage::{Custody, Description, Execution, Handed, OpenError, Step, Storage, StorageError, Task};
 use tempfile::TempDir;
 use testkit::storage::{read, write};
+use values::SyncMode;
 
 const MIB: u64 = 1 << 20;
 
-/// A raw image and a qcow2 image, of 4 MiB each.
-fn images(directory: &TempDir) -> [StorageSpec; 2] {
-    let [raw, qcow2] = ["disk.raw", "disk.qcow2"].map(|name| directory.path().join(name));
+/// A raw image, a qcow2 image, a volume, and one with a log elsewhere, of 4 MiB each.
+fn images(directory: &TempDir) -> [StorageSpec; 4] {
+    let names = ["disk.raw", "disk.qcow2", "disk.vol", "other.vol", "other.log"];
+    let [raw, qcow2, volume, other, log] = names.map(|name| directory.path().join(name));
     File::create(&raw).unwrap().set_len(4 * MIB).unwrap();
     let options = image::tools::CreateOptions { size_bytes: Some(4 * MIB), ..Default::default() };
     image::tools::create(&qcow2, &options).unwrap();
     [
         StorageSpec::File(FileOptions { migratable: true, ..FileOptions::new(raw) }),
         StorageSpec::Qcow2(Qcow2Options { migratable: true, ..Qcow2Options::new(qcow2) }),
+        made(VolumeOptions { migratable: true, ..VolumeOptions::new(volume) }),
+        made(VolumeOptions { migratable: true, log: Some(log), ..VolumeOptions::new(other) }),
     ]
 }
 
+/// The memory is a file beside the volume, which is on tmpfs for that.
+fn made(at: VolumeOptions) -> StorageSpec {
+    let options = volume::tools::CreateOptions {
+        size_bytes: 4 * MIB,
+        log_bytes: 8 * MIB,
+        force: false,
+        created_by: "a test".to_owned(),
+    };
+    volume::tools::create(&at, &options, &mut |_| {}).unwrap();
+    let memory_file = values::MemoryFile::Path(at.path.with_extension("memory"));
+    StorageSpec::Volume(VolumeOptions { memory_file, dirty_memory: values::ByteSize(2 * MIB), ..at })
+}
+
+/// In memory, where a volume's memory file has to be.
+fn place() -> TempDir {
+    TempDir::new_in(testkit::storage::shm()).unwrap()
+}
+
 fn raw(directory: &TempDir) -> StorageSpec {
-    let [raw, _] = images(directory);
+    let [raw, ..] = images(directory);
     raw
 }
 
@@ -37,6 +59,7 @@ fn plain(spec: &StorageSpec) -> StorageSpec {
     match spec.clone() {
         StorageSpec::File(file) => StorageSpec::File(FileOptions { migratable: false, ..file }),
         StorageSpec::Qcow2(image) => StorageSpec::Qcow2(Qcow2Options { migratable: false, ..image }),
+        StorageSpec::Volume(volume) => StorageSpec::Volume(VolumeOptions { migratable: false, ..volume }),
         other => other,
     }
 }
@@ -51,7 +74,7 @@ fn custody(storage: &Arc<dyn Storage>) -> &dyn Custody {
 
 #[test]
 fn two_have_an_image_one_after_the_other() {
-    let directory = TempDir::new().unwrap();
+    let directory = place();
     let mut solo = Solo::new().unwrap();
     for spec in images(&directory) {
         let sides = [opened(&spec), opened(&spec)];
@@ -77,7 +100,7 @@ fn two_have_an_image_one_after_the_other() {
 
 #[test]
 fn who_comes_early_waits_and_who_waits_too_long_is_told_so() {
-    let directory = TempDir::new().unwrap();
+    let directory = place();
     for spec in images(&directory) {
         let [here, there] = [opened(&spec), opened(&spec)];
         drop(custody(&here).take().unwrap());
@@ -95,7 +118,7 @@ fn who_comes_early_waits_and_who_waits_too_long_is_told_so() {
 
 #[test]
 fn nothing_is_given_up_that_is_used_or_not_on_stable_storage() {
-    let directory = TempDir::new().unwrap();
+    let directory = place();
     let here = opened(&raw(&directory));
     let disk = custody(&here).take().unwrap();
     assert!(custody(&here).is_used());
@@ -105,7 +128,7 @@ fn nothing_is_given_up_that_is_used_or_not_on_stable_storage() {
     assert!(!custody(&here).is_used());
     custody(&here).give_up().unwrap();
 
-    let directory = TempDir::new().unwrap();
+    let directory = place();
     let spec = raw(&directory);
     let below = opened(&plain(&spec));
     let failing = Migratable::new(spec, Has::Open(Arc::new(FailsOnce { below, flushes: AtomicU32::new(0) })));
@@ -137,7 +160,7 @@ impl Through for FailsOnce {
 
 #[test]
 fn who_changes_something_else_does_not_wait_for_what_hangs() {
-    let directory = TempDir::new().unwrap();
+    let directory = place();
     let spec = raw(&directory);
     let disk = opened(&plain(&spec));
     let here = Migratable::new(spec, Has::Open(disk.clone()));
@@ -158,8 +181,8 @@ fn who_changes_something_else_does_not_wait_for_what_hangs() {
 
 #[test]
 fn what_nobody_could_write_is_not_looked_at() {
-    let directory = TempDir::new().unwrap();
-    let [_, spec] = images(&directory);
+    let directory = place();
+    let [_, spec, ..] = images(&directory);
     let path = directory.path().join("disk.qcow2");
     // Bit 1 of the incompatible features, a big-endian word at 72: the image is corrupt.
     File::options().write(true).open(path).unwrap().write_all_at(&[2], 79).unwrap();
@@ -167,9 +190,44 @@ fn what_nobody_could_write_is_not_looked_at() {
     assert!(refused.contains("corrupt"), "{refused}");
 }
 
+/// What a volume has in memory is refused a place when it is told of, and not when a guest has stopped elsewhere.
+#[test]
+fn a_volume_that_would_have_no_place_for_its_memory_is_not_looked_at() {
+    let directory = place();
+    let [_, _, StorageSpec::Volume(volume), _] = images(&directory) else { unreachable!("it is a volume") };
+    let memory_file = values::MemoryFile::Path("/nonexistent/memory".into());
+    let refused = StorageSpec::Volume(VolumeOptions { memory_file, ..volume }).open().map(drop).unwrap_err();
+    assert!(refused.to_string().contains("/nonexistent: cannot make a file in"), "{refused}");
+}
+
+/// Nothing is left to be replayed, whenever writes become stable.
+#[test]
+fn a_volume_is_given_up_with_nothing_in_its_log() {
+    let directory = place();
+    let mut solo = Solo::new().unwrap();
+    for spec in images(&directory).into_iter().skip(2) {
+        let StorageSpec::Volume(at) = plain(&spec) else { unreachable!("it is a volume") };
+        let here = opened(&spec);
+        for (round, mode) in [SyncMode::Standard, SyncMode::Always, SyncMode::Disabled].into_iter().enumerate() {
+            let control = here.volume().unwrap();
+            control.set_sync(mode);
+            let disk = custody(&here).take().unwrap();
+            assert_eq!((control.status().sync, disk.volume().unwrap().status().sync), (mode, mode));
+            write(&mut solo, &*disk, 0, &[round as u8 + 1; 4096]).unwrap();
+            assert_eq!(control.status().figures.dirty_bytes, 4096);
+            drop(disk);
+            custody(&here).give_up().unwrap();
+            assert_eq!((control.status().sync, control.status().figures.dirty_bytes), (mode, 0));
+            control.sync_now().unwrap();
+            let info = volume::tools::info(&at).unwrap();
+            assert!(info.clean && !at.path.with_extension("memory").exists(), "{info:?}");
+        }
+    }
+}
+
 #[test]
 fn what_cannot_be_had_alone_is_not_looked_at() {
-    let directory = TempDir::new().unwrap();
+    let directory = place();
     let spec = raw(&directory);
     let options = |change: fn(&mut FileOptions)| {
         let StorageSpec::File(mut file) = spec.clone() else { unreachable!("it is a file") };
@@ -191,7 +249,7 @@ fn what_cannot_be_had_alone_is_not_looked_at() {
 
 #[test]
 fn what_grew_is_larger_and_what_shrank_is_not_taken() {
-    let directory = TempDir::new().unwrap();
+    let directory = place();
     for spec in images(&directory) {
         let [here, there] = [opened(&spec), opened(&spec)];
         let disk = custody(&here).take().unwrap();
@@ -204,7 +262,7 @@ fn what_grew_is_larger_and_what_shrank_is_not_taken() {
         assert_eq!(there.capacity_bytes(), 8 * MIB);
         custody(&there).give_up().unwrap();
     }
-    let directory = TempDir::new().unwrap();
+    let directory = place();
     let spec = raw(&directory);
     let here = opened(&spec);
     File::options().write(true).open(directory.path().join("disk.raw")).unwrap().set_len(MIB).unwrap();
@@ -215,7 +273,7 @@ fn what_grew_is_larger_and_what_shrank_is_not_taken() {
 
 #[test]
 fn another_program_goes_on_with_what_is_held_and_with_what_is_not() {
-    let directory = TempDir::new().unwrap();
+    let directory = place();
     let mut solo = Solo::new().unwrap();
     for spec in images(&directory) {
         let before = opened(&spec);
@@ -242,7 +300,7 @@ fn another_program_goes_on_with_what_is_held_and_with_what_is_not() {
 
 #[test]
 fn it_is_described_as_it_will_be_when_it_is_open() {
-    let directory = TempDir::new().unwrap();
+    let directory = place();
     for mut spec in images(&directory) {
         for execution in [Execution::Auto, Execution::Pool(2)] {
             spec.set_execution(execution);
@@ -263,7 +321,7 @@ fn it_is_described_as_it_will_be_when_it_is_open() {
 /// A guest that was promised discards finds them after an upgrade, whatever the file takes.
 #[test]
 fn what_was_promised_stays_so() {
-    let directory = TempDir::new().unwrap();
+    let directory = place();
     let spec = raw(&directory);
     let Description { discard, .. } = opened(&spec).describe();
     assert!(discard);
@@ -311,10 +369,35 @@ impl Storage for NoHoles {
 /// A request that is for nobody changes nothing.
 #[test]
 fn nothing_is_asked_of_what_is_not_held() {
-    let directory = TempDir::new().unwrap();
+    let directory = place();
     let mut solo = Solo::new().unwrap();
     let storage = opened(&raw(&directory));
     assert_eq!(write(&mut solo, &*storage, 0, &[1; 512]).unwrap_err().raw_errno(), libc::ENODEV);
     let Handed { data, lock, .. } = storage.hand_over().unwrap();
     assert!(data.is_none() && lock.is_none());
+}
+
+/// Whatever the one is at when the other tries.
+#[test]
+fn who_waits_has_it_when_it_is_given_up() {
+    let directory = place();
+    let mut solo = Solo::new().unwrap();
+    for spec in images(&directory) {
+        let [a, b] = [opened(&spec), opened(&spec)];
+        drop(custody(&a).take().unwrap());
+        for round in 0..50_u8 {
+            let (here, there) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
+            let disk = scope(|scope| {
+                let waiting = scope.spawn(|| custody(there).take());
+                sleep(Duration::from_micros(u64::from(round) * 97));
+                assert!(custody(here).give_up().unwrap());
+                waiting.join().unwrap().unwrap()
+            });
+            let at = u64::from(round) * 64 * 1024;
+            if let Some(before) = round.checked_sub(1) {
+                assert_eq!(read(&mut solo, &*disk, at - 64 * 1024, 512), [before; 512], "{}, {round}", spec.kind());
+            }
+            write(&mut solo, &*disk, at, &[round; 512]).unwrap();
+        }
+    }
 }

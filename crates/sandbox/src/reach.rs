@@ -33,6 +33,8 @@ pub enum Grant {
     Image,
     /// Make sockets in it, and remove files from it.
     Sockets,
+    /// Make files in it, and open and remove those.
+    Files,
     /// Everything.
     All,
 }
@@ -45,6 +47,9 @@ impl Grant {
             Grant::Run => read | AccessFs::Execute,
             Grant::Image => read | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev,
             Grant::Sockets => AccessFs::MakeSock | AccessFs::RemoveFile,
+            Grant::Files => {
+                AccessFs::MakeReg | AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::RemoveFile
+            }
             Grant::All => AccessFs::from_all(INTERFACE),
         }
     }

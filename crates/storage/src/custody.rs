@@ -1,6 +1,6 @@
 //! Storages that change hands: while nobody's requests run here, another process may have what is behind them.
 
-use crate::{Description, OpenError, Storage, StorageError};
+use crate::{Description, OpenError, Storage, StorageError, VolumeStatus};
 use std::sync::Arc;
 
 /// What is looked at before anybody has it.
@@ -10,6 +10,11 @@ pub trait Look {
     /// # Errors
     /// As for [`Kind::open`](crate::Kind::open).
     fn look(&self) -> Result<(Description, u64), OpenError>;
+
+    /// What can be said of a volume, or of a log in front of an image, before anybody has it. `None`: it is neither.
+    fn volume(&self) -> Option<VolumeStatus> {
+        None
+    }
 }
 
 /// Who has what is behind a storage. Requests go to what [`take`](Custody::take) answers with, and never to the storage itself.

@@ -102,6 +102,8 @@ const MIGRATABLE: &str = "storage.migratable";
 pub const READ_ONLY: &str = "`read_only` (`--readonly`), which any number of daemons share";
 /// Another one.
 pub const NO_LOCK: &str = "`lock = false` (`--no-lock`)";
+/// Another one.
+pub const LUKS: &str = "`luks` (`--luks-key-file`)";
 
 /// The field that names the key file of a container.
 pub const KEY_FILE: &str = "storage.luks.key_file";
@@ -131,14 +133,21 @@ pub enum Access {
     Read,
     /// The file is read and written.
     Write,
-    /// Files are made and removed in the directory.
+    /// Files are made in the directory before a process gives up its rights, and removed at any time.
     Make,
+    /// Files are made, opened and removed in the directory at any time.
+    MakeLater,
 }
 
 impl Access {
     /// Of a file.
     pub fn file(read_only: bool) -> Access {
         if read_only { Access::Read } else { Access::Write }
+    }
+
+    /// Whether it is of a directory, for files that nobody knows yet.
+    pub fn makes_files(self) -> bool {
+        matches!(self, Access::Make | Access::MakeLater)
     }
 }
 

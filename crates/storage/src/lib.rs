@@ -43,7 +43,9 @@ pub use error::{Action, OpenError, StorageError};
 pub use extent::Extent;
 pub use file::{FileOptions, FileStorage};
 pub use handover::Handed;
-pub use kind::{Access, FrontLog, KEY_FILE, Kind, Made, NO_LOCK, Need, Opened, READ_ONLY, check_migratable, open};
+pub use kind::{
+    Access, FrontLog, KEY_FILE, Kind, LUKS, Made, NO_LOCK, Need, Opened, READ_ONLY, check_migratable, open,
+};
 pub use links::Links;
 pub use mark::{LogMark, Marked};
 pub use memory::{MemoryOptions, MemoryStorage};
@@ -58,7 +60,9 @@ pub mod kit {
     pub use crate::aligned::AlignedBuffer;
     pub use crate::buffers::{Lent, ON_THE_SPOT_MAX, aligned, copy_in, copy_out, range, remaining, total, zero};
     pub use crate::error::check_size;
-    pub use crate::file::{begins_like, check_kind, check_writable, file_system_memory, forget_cached};
+    pub use crate::file::{
+        begins_like, check_kind, check_makes_files, check_writable, file_system_memory, forget_cached,
+    };
     pub use crate::jobs::{Jobs, LOOKS, Threads, WORK};
     pub use crate::late::settled;
     pub use crate::line::Line;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use values::SyncMode;
 
 /// What a volume is like now.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeStatus {
     /// When writes have to be stable.
     pub sync: SyncMode,

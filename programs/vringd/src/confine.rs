@@ -150,6 +150,9 @@ struct Paths {
     images: BTreeSet<(PathBuf, bool)>,
     /// Directories in which sockets are made, and sockets and memory files removed.
     sockets: BTreeSet<PathBuf>,
+    /// Directories in which memory files are made while the process runs.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    memories: BTreeSet<PathBuf>,
     /// Directories in which everything may be done.
     trees: BTreeSet<PathBuf>,
     /// Directories whose programs may be run, of which one may take this one's place.
@@ -176,6 +179,7 @@ impl Paths {
                     paths.images.extend(resolve(&path).map(|path| (path, access == Access::Write)));
                 }
                 Access::Make => paths.sockets.extend(path.canonicalize()),
+                Access::MakeLater => paths.memories.extend(path.canonicalize()),
             }
         }
         for tls in config.exports.iter().filter_map(|export| export.tls.as_ref()) {
@@ -198,6 +202,9 @@ impl Paths {
         for path in &self.sockets {
             reach.allow(path, Grant::Sockets);
         }
+        for path in &self.memories {
+            reach.allow(path, Grant::Files);
+        }
         for path in &self.trees {
             reach.allow(path, Grant::All);
         }
@@ -210,7 +217,7 @@ impl Paths {
 
     fn shown(&self) -> LandlockInfo {
         let images = self.images.iter().map(|(path, _)| path);
-        let paths: BTreeSet<_> = images.chain(&self.sockets).chain(&self.trees).collect();
+        let paths: BTreeSet<_> = images.chain(&self.sockets).chain(&self.memories).chain(&self.trees).collect();
         let paths = paths.into_iter().map(|path| path.display().to_string()).collect();
         LandlockInfo { abi: self.abi, complete: self.complete, paths }
     }
@@ -334,10 +341,10 @@ impl Held {
     /// [`ApiError::InvalidField`] with the fix.
     pub(crate) fn admit_made(&self, storage: &StorageSpec) -> Result<(), ApiError> {
         let Some(paths) = &self.landlock else { return Ok(()) };
-        for file in storage.needs().iter().filter(|file| file.access == Access::Make) {
+        for file in storage.needs().iter().filter(|file| file.access.makes_files()) {
             // What does not exist is for the one who opens it to say.
             let Ok(directory) = file.path.canonicalize() else { continue };
-            if !paths.in_trees(&directory) {
+            if !(paths.in_trees(&directory) || paths.memories.contains(&directory)) {
                 let directory = directory.display();
                 let message = format!(
                     "{directory} is out of this daemon's reach: start it with --allow {directory}, or name a file on \
@@ -444,7 +451,7 @@ impl Held {
     /// [`ApiError::InvalidField`] with the path that is out of reach.
     pub(crate) fn admit_storage(&self, storage: &StorageSpec) -> Result<(), ApiError> {
         let Some(paths) = &self.landlock else { return Ok(()) };
-        for file in storage.needs().iter().filter(|file| file.access != Access::Make) {
+        for file in storage.needs().iter().filter(|file| !file.access.makes_files()) {
             let named = |(held, written): &(PathBuf, bool), found: &Path| {
                 held == found && (*written || file.access == Access::Read)
             };

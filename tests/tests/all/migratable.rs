@@ -26,13 +26,14 @@ const PATIENCE: Duration = Duration::from_secs(20);
 fn place(format: &str) -> Result<TempDir> {
     let place = directory()?;
     let image = place.path().join("disk.img");
-    if format == "file" {
-        fs::File::create(image)?.set_len(16 << 20)?;
-    } else {
-        let mut create = Command::new(vringd::program()?);
-        let made = create.args(["image", "create", "--size", "16M"]).arg(image).output()?;
-        ensure!(made.status.success(), "{made:?}");
-    }
+    let made = match format {
+        "file" => return fs::File::create(image)?.set_len(16 << 20).map(|()| place).map_err(Into::into),
+        "qcow2" => "image",
+        other => other,
+    };
+    let mut create = Command::new(vringd::program()?);
+    let made = create.args([made, "create", "--size", "16M"]).arg(image).output()?;
+    ensure!(made.status.success(), "{made:?}");
     Ok(place)
 }
 
@@ -99,7 +100,7 @@ fn a_device_that_is_reset_gives_its_image_up() -> Result<()> {
 
 #[test]
 fn an_image_is_the_ones_whose_rings_run() -> Result<()> {
-    for format in ["file", "qcow2"] {
+    for format in ["file", "qcow2", "volume"] {
         let place = place(format)?;
         let sides = [serve(place.path(), format)?, serve(place.path(), format)?];
         for round in 0..6_u8 {
@@ -142,7 +143,7 @@ fn an_image_is_the_ones_whose_rings_run() -> Result<()> {
 /// And who may not have it says so, loses nothing by that, and has it when the other one is killed.
 #[test]
 fn an_image_that_is_another_ones_is_not_touched() -> Result<()> {
-    for format in ["file", "qcow2"] {
+    for format in ["file", "qcow2", "volume"] {
         let place = place(format)?;
         let [here, there] = [serve(place.path(), format)?, serve(place.path(), format)?];
         let mut first = Frontend::connect(&here.socket("disk"), 0)?;

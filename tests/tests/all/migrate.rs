@@ -1,6 +1,7 @@
 //! Guests of QEMU that are moved while they use our disks: into a file and out of it, and from one QEMU to another.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -11,6 +12,7 @@ use tests::lab::Lab;
 use tests::qemu::{BootFrom, Guest};
 use tests::qemu_img;
 use tests::server::{Disk, Server};
+use tests::vringd;
 
 const MIB: u64 = 1 << 20;
 const LIMIT: Duration = Duration::from_secs(240);
@@ -164,6 +166,17 @@ fn a_guest_on_a_thin_disk_moves_to_another_qemu() -> Result<()> {
     moves(&place, &Disk { options: &["--migratable", "--storage", "qcow2"], ..Disk::new(&image) })?;
     qemu_img::img(&Lab::take_turn(), &["check", path])?.expect_success()?;
     Ok(())
+}
+
+/// Whose log is written back before the other daemon opens it.
+#[test]
+fn a_guest_on_a_volume_moves_to_another_qemu() -> Result<()> {
+    let place = Place::new()?;
+    let volume = place.path("disk.vol");
+    let mut create = Command::new(vringd::program()?);
+    let made = create.args(["volume", "create", "--size", "64M"]).arg(&volume).output()?;
+    ensure!(made.status.success(), "{made:?}");
+    moves(&place, &Disk { options: &["--migratable", "--storage", "volume"], ..Disk::new(&volume) })
 }
 
 /// A directory's state would stay behind: QEMU says so before it begins, and the guest goes on where it is.

@@ -10,6 +10,10 @@ use std::collections::HashMap;
 pub(super) fn facts(volume: &VolumeInfo) -> Vec<(&'static str, String)> {
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
     let log = volume.log.as_deref().unwrap_or("in the volume");
+    // Nobody here has it open: every log has a size.
+    if volume.log_bytes == 0 {
+        return vec![("sync", volume.sync.to_string()), ("log", log.to_owned())];
+    }
     let (used, all) = (cells::size(volume.log_used_bytes), cells::size(volume.log_bytes));
     let (dirty, most) = (cells::size(volume.dirty_bytes), cells::size(volume.dirty_bytes_max));
     let mut lines = vec![
@@ -140,4 +144,17 @@ pub(super) fn samples(volumes: &[VolumeSample]) -> String {
         ]
     };
     table(&headers, volumes.iter().map(row))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_volume_that_nobody_has_its_options_are_shown() {
+        let log = Some("/dev/log".to_owned());
+        let volume = VolumeInfo { log, ..VolumeInfo::default() };
+        assert_eq!(facts(&volume), [("sync", "standard".to_owned()), ("log", "/dev/log".to_owned())]);
+        assert!(facts(&VolumeInfo { log_bytes: 1 << 20, ..volume }).len() > 2);
+    }
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
 use storage::{
-    Access, Description, Execution, FrontLog, Handed, KEY_FILE, Kind, Look, NO_LOCK, Need, OpenError, Opened,
+    Access, Description, Execution, FrontLog, Handed, KEY_FILE, Kind, LUKS, Look, NO_LOCK, Need, OpenError, Opened,
     READ_ONLY, Storage, check_migratable,
 };
 use utoipa::ToSchema;
@@ -105,7 +105,7 @@ impl Kind for Qcow2Options {
             log.check()?;
         }
         let log = (self.log.is_some(), "`log` (`--log`)");
-        let luks = (self.luks.is_some(), "`luks` (`--luks-key-file`)");
+        let luks = (self.luks.is_some(), LUKS);
         check_migratable(self, &[(self.read_only, READ_ONLY), (!self.lock, NO_LOCK), log, luks])?;
         self.luks.as_ref().map_or(Ok(()), Luks::check)
     }

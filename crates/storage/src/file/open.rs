@@ -8,14 +8,14 @@ use super::looks;
 use super::measure::{self, Measures};
 use super::space::Abilities;
 use crate::jobs::WORK;
-use crate::kind::{NO_LOCK, READ_ONLY};
+use crate::kind::{LUKS, NO_LOCK, READ_ONLY};
 use crate::lock::ImageLock;
 use crate::{
     Access, Description, Execution, Handed, KEY_FILE, Kind, Links, Look, Need, OpenError, Opened, Storage,
     check_migratable, late,
 };
 use engine::SharedFile;
-use rustix::fs::{FileType, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, OwnedFd};
@@ -78,8 +78,8 @@ impl Kind for FileOptions {
         if self.path.as_os_str().is_empty() {
             return Err(FieldError::new("storage.path", "is empty: give the path of an image or block device"));
         }
-        let luks = (self.luks.is_some(), "`luks` (`--luks-key-file`)");
-        check_migratable(self, &[(self.read_only, READ_ONLY), (!self.lock, NO_LOCK), luks])?;
+        let obstacles = [(self.read_only, READ_ONLY), (!self.lock, NO_LOCK), (self.luks.is_some(), LUKS)];
+        check_migratable(self, &obstacles)?;
         self.luks.as_ref().map_or(Ok(()), Luks::check)
     }
 
@@ -359,6 +359,21 @@ pub fn forget_cached(path: &Path) -> Result<(), OpenError> {
 /// It cannot.
 pub fn check_writable(path: &Path) -> Result<(), OpenError> {
     open_to_look(path, OFlags::RDWR).map(drop)
+}
+
+/// Finds out whether files can be made in a directory, and leaves none there.
+///
+/// # Errors
+/// They cannot.
+pub fn check_makes_files(directory: &Path) -> Result<(), OpenError> {
+    let path = directory.to_owned();
+    let failed = |errno: Errno| OpenError::Path { path, what: "make a file in", source: errno.into(), hint: "" };
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    match rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR) {
+        // Nobody knows, then.
+        Ok(_) | Err(Errno::OPNOTSUPP) => Ok(()),
+        Err(errno) => Err(failed(errno)),
+    }
 }
 
 fn open_to_look(path: &Path, access: OFlags) -> Result<OwnedFd, OpenError> {

@@ -169,23 +169,27 @@ impl InFront for LoggedStorage {
     }
 }
 
+/// What a volume over such a storage is.
+fn described(lower: &Description, target: String) -> Description {
+    Description {
+        kind: "volume",
+        target,
+        read_only: false,
+        direct: lower.direct,
+        block_size_bytes: 512,
+        physical_block_bytes: BLOCK_BYTES as u32,
+        optimal_io_bytes: lower.optimal_io_bytes,
+        discard: lower.discard,
+        discard_granularity_bytes: lower.discard_granularity_bytes.max(BLOCK_BYTES as u32),
+        write_zeroes: true,
+        execution: lower.execution,
+        execution_chosen: lower.execution_chosen,
+    }
+}
+
 impl Storage for LoggedStorage {
     fn describe(&self) -> Description {
-        let lower = self.shared.lower.describe();
-        Description {
-            kind: "volume",
-            target: self.target.clone(),
-            read_only: false,
-            direct: lower.direct,
-            block_size_bytes: 512,
-            physical_block_bytes: BLOCK_BYTES as u32,
-            optimal_io_bytes: lower.optimal_io_bytes,
-            discard: lower.discard,
-            discard_granularity_bytes: lower.discard_granularity_bytes.max(BLOCK_BYTES as u32),
-            write_zeroes: true,
-            execution: lower.execution,
-            execution_chosen: lower.execution_chosen,
-        }
+        described(&self.shared.lower.describe(), self.target.clone())
     }
 
     fn capacity_bytes(&self) -> u64 {

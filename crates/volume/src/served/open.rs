@@ -27,7 +27,7 @@ use super::memory::{Contents, Home, Memory};
 use super::pair::PairError;
 use super::shared::{Layout, Parts, Shared};
 use super::writeback::WriteBack;
-use super::{LoggedOptions, LoggedStorage, memory, pair};
+use super::{LoggedOptions, LoggedStorage, described, memory, pair};
 use crate::cache::Cache;
 use crate::format::{Superblock, read_superblock, write_superblock};
 use crate::log::End;
@@ -38,8 +38,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use storage::{
-    Access, Description, Execution, FileOptions, FileStorage, Handed, KEY_FILE, Kind, LogMark, Need, OpenError, Opened,
-    Storage,
+    Access, Description, Execution, FileOptions, FileStorage, Handed, KEY_FILE, Kind, LUKS, LogMark, Look, NO_LOCK,
+    Need, OpenError, Opened, Storage, VolumeFigures, VolumeStatus, check_migratable,
 };
 use utoipa::ToSchema;
 use values::{ByteSize, FieldError, IntentLog, Luks, MemoryFile, SyncMode};
@@ -75,6 +75,9 @@ pub struct VolumeOptions {
     /// Lock volume and log, so that no two writers open them; true when left out.
     #[serde(default = "VolumeOptions::yes")]
     pub lock: bool,
+    /// Open and lock volume and log only while a guest runs, so that another daemon can take them over when the guest migrates.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub migratable: bool,
     /// The disk is what is encrypted in the LUKS container that is the volume's disk, so that its log has nothing else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub luks: Option<Luks>,
@@ -92,6 +95,7 @@ impl VolumeOptions {
             direct: true,
             execution: Execution::default(),
             lock: true,
+            migratable: false,
             luks: None,
         }
     }
@@ -117,8 +121,13 @@ impl Kind for VolumeOptions {
         if self.log.as_ref().is_some_and(|path| path.as_os_str().is_empty()) {
             return Err(FieldError::new("storage.log", "is empty: give the path of the log, or leave it out"));
         }
+        check_migratable(self, &[(!self.lock, NO_LOCK), (self.luks.is_some(), LUKS)])?;
         self.luks.as_ref().map_or(Ok(()), Luks::check)?;
         IntentLog::check_dirty_memory("storage.dirty_memory", self.dirty_memory)
+    }
+
+    fn migratable(&self) -> Option<&dyn Look> {
+        self.migratable.then_some(self)
     }
 
     fn open(&self) -> Result<Opened, OpenError> {
@@ -136,7 +145,7 @@ impl Kind for VolumeOptions {
             _ => return Err(OpenError::NothingHanded),
         };
         let fd = memory.ok_or(OpenError::NothingHanded)?;
-        let superblock = OpenedVolume::superblock(&self.path, &data)?;
+        let superblock = whole_superblock(&self.path, &data)?;
         let path = memory::found(&self.memory_file, &superblock.volume);
         let memory = Memory { fd, path, found: true, handed: true, home: None };
         Ok(Arc::new(OpenedVolume { options: self.clone(), data, log, memory }.start()?))
@@ -146,12 +155,10 @@ impl Kind for VolumeOptions {
         let file = |field, path: &PathBuf| Need { field, path: path.clone(), access: Access::Write };
         let mut needs = vec![file("storage.path", &self.path)];
         needs.extend(self.log.as_ref().map(|log| file("storage.log", log)));
-        // A memory file is removed when its volume is closed.
-        needs.extend(memory::directory(&self.memory_file).map(|path| Need {
-            field: "storage.memory_file",
-            path,
-            access: Access::Make,
-        }));
+        // A memory file is removed when its volume is closed, and made when that is opened.
+        let access = if self.migratable { Access::MakeLater } else { Access::Make };
+        let directory = memory::directory(&self.memory_file);
+        needs.extend(directory.map(|path| Need { field: "storage.memory_file", path, access }));
         needs.extend(self.luks.as_ref().map(Need::key_file));
         needs
     }
@@ -176,6 +183,25 @@ impl Kind for VolumeOptions {
     }
 }
 
+impl Look for VolumeOptions {
+    /// As a reader: the log is not replayed, nor is what a killed server has left in memory looked for, as there may be a server that lives.
+    fn look(&self) -> Result<(Description, u64), OpenError> {
+        let reader = |path: &Path| {
+            FileStorage::open_without_threads(&FileOptions { lock: false, ..self.file(path, true) }).map(Arc::new)
+        };
+        let data = reader(&self.path)?;
+        let superblock = admit(self, &data, self.log.as_deref().map(reader).transpose()?.as_ref())?;
+        let (below, _) = self.file(&self.path, false).look()?;
+        let about = described(&below, self.path.display().to_string());
+        Ok((about.executed(self.execution), superblock.capacity_bytes))
+    }
+
+    fn volume(&self) -> Option<VolumeStatus> {
+        let log_path = self.log.as_ref().map(|path| path.display().to_string());
+        Some(VolumeStatus { sync: self.sync, log_path, failure: None, figures: VolumeFigures::default() })
+    }
+}
+
 /// A volume whose files are open, and that is neither replayed nor served.
 pub(crate) struct OpenedVolume {
     options: VolumeOptions,
@@ -197,22 +223,12 @@ impl OpenedVolume {
         let open = |path: &Path| FileStorage::open_without_threads(&options.file(path, false)).map(Arc::new);
         let data = open(&options.path)?;
         let log = options.log.as_deref().map(open).transpose()?;
-        let superblock = OpenedVolume::superblock(&options.path, &data)?;
         // Before anything is made.
-        let failed = VolumeError::format(&options.path);
-        superblock.check_length(data.capacity_bytes()).map_err(&failed)?;
-        let mut way = log.as_ref().map(|log| way(&options.path, log.clone())).transpose()?;
-        superblock.check_log(way.as_mut().map(|way| way as &mut dyn Blocks)).map_err(&failed)?;
+        let superblock = admit(options, &data, log.as_ref())?;
         let memory = Memory::open(&options.memory_file, &superblock, Home::of(&options.path))?;
         // Of one that is new nothing is refused: none is left behind.
         memory.contents(&superblock)?;
         Ok(OpenedVolume { options: options.clone(), data, log, memory })
-    }
-
-    fn superblock(path: &Path, data: &Arc<FileStorage>) -> Result<Superblock, VolumeError> {
-        let superblock = read_superblock(&mut way(path, data.clone())?);
-        let whole = superblock.and_then(|superblock| superblock.check_whole().map(|()| superblock));
-        whole.map_err(VolumeError::format(path))
     }
 
     /// Writes the log back, and starts the threads.
@@ -239,6 +255,26 @@ impl OpenedVolume {
         };
         opening.replay(progress)
     }
+}
+
+fn whole_superblock(path: &Path, data: &Arc<FileStorage>) -> Result<Superblock, VolumeError> {
+    let superblock = read_superblock(&mut way(path, data.clone())?);
+    let whole = superblock.and_then(|superblock| superblock.check_whole().map(|()| superblock));
+    whole.map_err(VolumeError::format(path))
+}
+
+/// Refuses files that are no volume, and not its log.
+fn admit(
+    options: &VolumeOptions,
+    data: &Arc<FileStorage>,
+    log: Option<&Arc<FileStorage>>,
+) -> Result<Superblock, VolumeError> {
+    let superblock = whole_superblock(&options.path, data)?;
+    let failed = VolumeError::format(&options.path);
+    superblock.check_length(data.capacity_bytes()).map_err(&failed)?;
+    let mut way = log.map(|log| way(&options.path, log.clone())).transpose()?;
+    superblock.check_log(way.as_mut().map(|way| way as &mut dyn Blocks)).map_err(&failed)?;
+    Ok(superblock)
 }
 
 pub(super) fn check_dirty_bytes(bytes: u64) -> Result<(), VolumeError> {

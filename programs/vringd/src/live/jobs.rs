@@ -19,7 +19,7 @@ use std::path::Path;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use storage::{Access, Storage};
+use storage::Storage;
 
 /// Jobs that have ended and are still listed; the oldest goes.
 const ENDED_MAX: usize = 64;
@@ -350,7 +350,7 @@ impl Daemon {
         let target = identity(path)?;
         for (disk, _) in self.disks.all().into_iter().filter(|(disk, _)| Some(disk.name()) != but_for) {
             let needs = disk.spec().needs();
-            if needs.iter().any(|need| need.access != Access::Make && identity(&need.path) == Some(target)) {
+            if needs.iter().any(|need| !need.access.makes_files() && identity(&need.path) == Some(target)) {
                 return Some(format!("disk `{}`", disk.name()));
             }
         }
