@@ -118,7 +118,10 @@ impl Guest {
             self.process.check_alive("QEMU")?;
             let state = self.monitor("info migrate")?;
             match word_behind(&state, "tatus: ") {
-                Some("completed") if lifted => return Ok(()),
+                Some("completed") if lifted => {
+                    eprintln!("moved with a downtime of {} ms", word_behind(&state, "downtime: ").unwrap_or("unknown"));
+                    return Ok(());
+                }
                 Some("completed") => bail!("it was moved before it did anything: {state}"),
                 Some("failed" | "cancelled") => bail!("the migration failed: {state}"),
                 None if answer.contains("rror") => bail!("the migration does not begin: {answer}"),
@@ -147,17 +150,42 @@ impl Guest {
     /// Begins to move the running guest to `uri`, and gives that up when its console, of which `is_enough` sees what came since, is as
     /// wanted: the guest runs on here.
     pub fn migrate_and_cancel(&mut self, uri: &str, limit: Duration, is_enough: impl Fn(&str) -> bool) -> Result<()> {
+        self.begin_to_migrate(uri, limit, is_enough)?;
+        self.monitor("migrate_cancel")?;
+        self.wait_to_stay(limit, "cancelled")
+    }
+
+    /// As [`Self::migrate_and_cancel`], where the one that it moves to dies.
+    pub fn migrate_and_lose(
+        &mut self,
+        target: Self,
+        uri: &str,
+        limit: Duration,
+        is_enough: impl Fn(&str) -> bool,
+    ) -> Result<()> {
+        self.begin_to_migrate(uri, limit, is_enough)?;
+        target.kill();
+        self.wait_to_stay(limit, "failed")
+    }
+
+    /// So slowly that it does not end.
+    fn begin_to_migrate(&mut self, uri: &str, limit: Duration, is_enough: impl Fn(&str) -> bool) -> Result<()> {
         self.monitor("migrate_set_parameter max-bandwidth 4M")?;
         let begun = self.console().len();
         self.monitor(&format!("migrate -d {uri}"))?;
-        self.process.wait_until(limit, |console| is_enough(&console[begun..]))?;
-        self.monitor("migrate_cancel")?;
+        self.process.wait_until(limit, |console| is_enough(&console[begun..]))
+    }
+
+    fn wait_to_stay(&self, limit: Duration, status: &str) -> Result<()> {
         let end = Instant::now() + limit;
-        while !self.monitor("info migrate")?.contains("tatus: cancelled") {
-            ensure!(Instant::now() < end, "the migration is not cancelled: {}", self.monitor("info migrate")?);
+        loop {
+            let state = self.monitor("info migrate")?;
+            if word_behind(&state, "tatus: ") == Some(status) {
+                return Ok(());
+            }
+            ensure!(Instant::now() < end, "the migration is not {status}: {state}");
             std::thread::sleep(Duration::from_millis(50));
         }
-        Ok(())
     }
 
     /// What the serial console has shown so far.

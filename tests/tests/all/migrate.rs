@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use tests::directory_server::{Directory, DirectoryServer};
 use tests::image;
 use tests::lab::Lab;
+use tests::long;
 use tests::qemu::{BootFrom, Guest};
 use tests::qemu_img;
 use tests::server::{Disk, Server};
@@ -122,28 +123,37 @@ fn moves(place: &Place, disk: &Disk) -> Result<()> {
     ensure!(!here.holds()? && !there.holds()?, "no guest runs");
     let mut guest = Guest::boot(&lab, BootFrom::HostToMove, &[here.device()], 1, LOAD)?;
     goes_on(&mut guest)?;
+    let incoming = |server: &Server, name: &str| {
+        let uri = format!("unix:{}", place.path(name).display());
+        Guest::incoming(&lab, &[server.device()], 1, LOAD, &uri).map(|guest| (guest, uri))
+    };
+    for _ in 0..long::more() {
+        is_only_of(&here, &there)?;
+        let (left, uri) = incoming(&there, "left")?;
+        guest.migrate_and_cancel(&uri, LIMIT, |since| rounds(since) >= 1)?;
+        left.kill();
+        is_only_of(&here, &there)?;
+        // The one that is to take it over dies, and so does its daemon.
+        let (lost, uri) = incoming(&there, "lost")?;
+        guest.migrate_and_lose(lost, &uri, LIMIT, |since| rounds(since) >= 1)?;
+        drop(there);
+        there = Server::start(&lab, disk)?;
+        is_only_of(&here, &there)?;
+        let (mut moved, uri) = incoming(&there, "moved")?;
+        migrate(&mut guest, &uri)?;
+        goes_on(&mut moved)?;
+        is_only_of(&there, &here)?;
+        guest.kill();
+        is_only_of(&there, &here)?;
+        // And back, to the daemon that had it first.
+        let (back, uri) = incoming(&here, "back")?;
+        migrate(&mut moved, &uri)?;
+        moved.kill();
+        guest = back;
+        goes_on(&mut guest)?;
+    }
     is_only_of(&here, &there)?;
-    // The one that is to take it over dies, and so does the daemon of the next one.
-    let uri = |name: &str| format!("unix:{}", place.path(name).display());
-    let left = Guest::incoming(&lab, &[there.device()], 1, LOAD, &uri("first"))?;
-    guest.migrate_and_cancel(&uri("first"), LIMIT, |since| rounds(since) >= 1)?;
-    left.kill();
-    is_only_of(&here, &there)?;
-    drop(there);
-    there = Server::start(&lab, disk)?;
-    let mut moved = Guest::incoming(&lab, &[there.device()], 1, LOAD, &uri("second"))?;
-    migrate(&mut guest, &uri("second"))?;
-    goes_on(&mut moved)?;
-    is_only_of(&there, &here)?;
     guest.kill();
-    is_only_of(&there, &here)?;
-    // And back, to the daemon that had it first.
-    let mut back = Guest::incoming(&lab, &[here.device()], 1, LOAD, &uri("third"))?;
-    migrate(&mut moved, &uri("third"))?;
-    moved.kill();
-    goes_on(&mut back)?;
-    is_only_of(&here, &there)?;
-    back.kill();
     for server in [here, there] {
         ensure!(server.stop()?.success(), "a daemon does not end well");
     }
