@@ -150,7 +150,12 @@ impl Server {
 
     /// Connections that are served.
     pub fn connections(&self) -> usize {
-        self.export.rings().iter().filter(|ring| ring.state == RingState::Running).count()
+        let status = self.export.status();
+        let sessions = status.sessions;
+        let listed = self.export.rings().iter().filter(|ring| ring.state == RingState::Running).count();
+        // One that has just come may be served before it is listed. Who is not let in is an error and no connection.
+        let left = sessions.connects.saturating_sub(sessions.disconnects + sessions.errors);
+        if status.frontend.is_some() { listed.max(usize::try_from(left).unwrap()) } else { listed }
     }
 
     /// Requests in flight on all connections.
