@@ -16,6 +16,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
+/// The name of the thread that closes for others, while it has nothing to do.
+const CLOSER_THREAD: &str = "closer";
+/// And while it closes something: whoever wants that thread to end looks for it.
+pub const CLOSING_THREAD: &str = "closing";
+
+/// Has the calling thread called so.
+fn named(name: &str) {
+    // At most it is not seen what it does.
+    let _ = std::ffi::CString::new(name).map(|name| rustix::thread::set_name(&name));
+}
+
 thread_local! {
     static SERVES: Cell<bool> = const { Cell::new(false) };
     /// How much this thread has left to the other one.
@@ -152,8 +163,14 @@ fn leave(job: Job) {
     let mut closer = CLOSER.lock().unwrap_or_else(PoisonError::into_inner);
     if closer.is_none() {
         let (sender, receiver) = channel::<Job>();
-        let run = move || receiver.into_iter().for_each(|job| job());
-        *closer = std::thread::Builder::new().name("close".into()).spawn(run).ok().map(|_| sender);
+        let run = move || {
+            receiver.into_iter().for_each(|job| {
+                named(CLOSING_THREAD);
+                job();
+                named(CLOSER_THREAD);
+            });
+        };
+        *closer = std::thread::Builder::new().name(CLOSER_THREAD.into()).spawn(run).ok().map(|_| sender);
     }
     let sender = closer.clone();
     drop(closer);
@@ -239,6 +256,24 @@ mod tests {
         leave(Box::new(move || drop(held)));
         assert_eq!(std::io::Read::read(&mut reader, &mut [0]).unwrap(), 0, "the other end is closed");
     }
+
+    /// The thread is named by what it does: nobody can end it then.
+    #[test]
+    fn the_thread_is_known_while_it_closes() {
+        let name = || std::fs::read_to_string("/proc/thread-self/comm").unwrap();
+        let (sender, names) = channel();
+        let job = move || sender.send((rustix::thread::gettid(), name())).unwrap();
+        leave(Box::new(job));
+        let (thread, closing) = names.recv().unwrap();
+        assert_eq!(closing.trim_end(), CLOSING_THREAD);
+        let path = format!("/proc/self/task/{}/comm", thread.as_raw_nonzero());
+        let by = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while std::fs::read_to_string(&path).unwrap().trim_end() != CLOSER_THREAD {
+            assert!(std::time::Instant::now() < by);
+            std::thread::yield_now();
+        }
+    }
+
     #[test]
     fn a_directory_without_a_name_is_given_back_by_another_thread() {
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();

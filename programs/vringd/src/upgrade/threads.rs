@@ -31,7 +31,8 @@ impl Wait {
             return Some(Wait { name, switches: 0 });
         }
         let switches = field("voluntary_ctxt_switches")?.parse().ok()?;
-        field("State")?.starts_with('D').then_some(Wait { name, switches })
+        let closes = name == passthrough::CLOSING_THREAD;
+        (closes || field("State")?.starts_with('D')).then_some(Wait { name, switches })
     }
 }
 
@@ -103,6 +104,9 @@ mod tests {
         for name in ALONE {
             assert!(status(name, "S (sleeping)", 7).is_some());
         }
+        // It closes one after the other, wherever it waits.
+        let closes = |switches| status(passthrough::CLOSING_THREAD, "S (sleeping)", switches);
+        assert!(closes(7).is_some() && closes(7) != closes(8));
         assert_eq!(Wait::of(""), None);
     }
 }
