@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use storage::kit::{check_makes_files, check_writable, forget_cached, wait_for};
+use storage::kit::{Holders, check_makes_files, check_writable, forget_cached, has_left_io, wait_for};
 use storage::{
     Access, Action, Custody, Description, Execution, Handed, Look, OpenError, Opened, Operation, Step, Storage,
     StorageError, Task, VolumeControl, VolumeStatus,
@@ -134,25 +134,37 @@ impl Migratable {
 }
 
 /// Opens it, as soon as the other side has given it up.
-fn opened(spec: &StorageSpec) -> Result<Arc<dyn Storage>, OpenError> {
-    let end = Instant::now() + TAKE_PATIENCE;
+fn opened(spec: &StorageSpec, is_wanted: &dyn Fn() -> bool) -> Result<Arc<dyn Storage>, OpenError> {
+    let (end, seconds) = (Instant::now() + TAKE_PATIENCE, TAKE_PATIENCE.as_secs());
     // Once: nothing of it is read here before it is locked.
     written(spec).try_for_each(|path| forget_cached(&path))?;
     loop {
-        let (path, held, holders) = match (**spec).open().and_then(Opened::start) {
-            Err(OpenError::Locked { path, held, holders }) => (path, held, holders),
-            Err(OpenError::Busy { path }) => (path, "the device", "look for it with `fuser -v`".to_owned()),
-            opened => return opened,
+        // Whoever opens it would wait for that, and not look whether anybody wants it still.
+        let late = written(spec).find(|path| has_left_io(path));
+        let (path, why) = match late {
+            Some(path) => (path.clone(), OpenError::Late { path, seconds }),
+            None => match (**spec).open().and_then(Opened::start) {
+                Err(OpenError::Locked { path, held, holders }) => {
+                    (path.clone(), OpenError::Kept { path, held, holders, seconds })
+                }
+                Err(OpenError::Busy { path }) => {
+                    (path.clone(), OpenError::Kept { path, held: "the device", holders: Holders::Unknown, seconds })
+                }
+                opened => return opened,
+            },
         };
         if Instant::now() >= end {
-            return Err(OpenError::Kept { path, held, holders, seconds: TAKE_PATIENCE.as_secs() });
+            return Err(why);
+        }
+        if !is_wanted() {
+            return Err(OpenError::Unwanted { path });
         }
         sleep(LOOK_AGAIN_AFTER);
     }
 }
 
 impl Custody for Migratable {
-    fn take(&self) -> Result<Arc<dyn Storage>, OpenError> {
+    fn take(&self, is_wanted: &dyn Fn() -> bool) -> Result<Arc<dyn Storage>, OpenError> {
         let _changing = self.changing();
         let (spec, before_bytes) = {
             let state = self.state();
@@ -161,7 +173,7 @@ impl Custody for Migratable {
                 Has::Seen(_, capacity_bytes) => (state.spec.clone(), *capacity_bytes),
             }
         };
-        let open = opened(&spec)?;
+        let open = opened(&spec, is_wanted)?;
         let (path, present_bytes) = (open.describe().target, open.capacity_bytes());
         if present_bytes < before_bytes {
             return Err(OpenError::Shrunk { path: path.into(), present_bytes, before_bytes });
@@ -215,6 +227,10 @@ impl Custody for Migratable {
 
     fn is_held(&self) -> bool {
         matches!(self.state().has, Has::Open(_))
+    }
+
+    fn is_changing(&self) -> bool {
+        matches!(self.changing.try_lock(), Err(TryLockError::WouldBlock))
     }
 
     fn is_used(&self) -> bool {

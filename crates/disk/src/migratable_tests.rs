@@ -80,8 +80,8 @@ fn two_have_an_image_one_after_the_other() {
         let sides = [opened(&spec), opened(&spec)];
         for round in 0..6_u8 {
             let (here, there) = (&sides[usize::from(round % 2)], &sides[usize::from(round % 2 == 0)]);
-            let disk = custody(here).take().unwrap();
-            assert!(Arc::ptr_eq(&disk, &custody(here).take().unwrap()), "it has it already");
+            let disk = custody(here).take(&|| true).unwrap();
+            assert!(Arc::ptr_eq(&disk, &custody(here).take(&|| true).unwrap()), "it has it already");
             // What the other side wrote is there, in clusters that this one has never seen.
             for before in 1..=round {
                 let at = u64::from(before - 1) * 600 * 1024;
@@ -103,24 +103,39 @@ fn who_comes_early_waits_and_who_waits_too_long_is_told_so() {
     let directory = place();
     for spec in images(&directory) {
         let [here, there] = [opened(&spec), opened(&spec)];
-        drop(custody(&here).take().unwrap());
+        drop(custody(&here).take(&|| true).unwrap());
         scope(|scope| {
-            let waiting = scope.spawn(|| drop(custody(&there).take().unwrap()));
+            let waiting = scope.spawn(|| drop(custody(&there).take(&|| true).unwrap()));
             sleep(Duration::from_millis(100));
             assert!(!waiting.is_finished());
             custody(&here).give_up().unwrap();
         });
-        let refused = custody(&here).take().map(drop).unwrap_err().to_string();
+        let refused = custody(&here).take(&|| true).map(drop).unwrap_err().to_string();
         assert!(refused.contains("is still in use after 5 s") && !refused.contains("--no-lock"), "{refused}");
         assert!(!custody(&here).is_held());
     }
 }
 
 #[test]
+fn who_is_not_wanted_waits_no_longer() {
+    let directory = place();
+    let spec = raw(&directory);
+    let [here, there] = [opened(&spec), opened(&spec)];
+    drop(custody(&here).take(&|| true).unwrap());
+    let asked = AtomicU32::new(0);
+    let refused = custody(&there).take(&|| asked.fetch_add(1, Ordering::Relaxed) < 3).map(drop).unwrap_err();
+    assert!(matches!(refused, OpenError::Unwanted { .. }), "{refused}");
+    assert!(!custody(&there).is_held() && !custody(&there).is_changing());
+    // And who need not wait is not asked.
+    custody(&here).give_up().unwrap();
+    drop(custody(&there).take(&|| false).unwrap());
+}
+
+#[test]
 fn nothing_is_given_up_that_is_used_or_not_on_stable_storage() {
     let directory = place();
     let here = opened(&raw(&directory));
-    let disk = custody(&here).take().unwrap();
+    let disk = custody(&here).take(&|| true).unwrap();
     assert!(custody(&here).is_used());
     assert_eq!(custody(&here).give_up().unwrap_err().raw_errno(), libc::EBUSY);
     assert!(custody(&here).is_held());
@@ -211,7 +226,7 @@ fn a_volume_is_given_up_with_nothing_in_its_log() {
         for (round, mode) in [SyncMode::Standard, SyncMode::Always, SyncMode::Disabled].into_iter().enumerate() {
             let control = here.volume().unwrap();
             control.set_sync(mode);
-            let disk = custody(&here).take().unwrap();
+            let disk = custody(&here).take(&|| true).unwrap();
             assert_eq!((control.status().sync, disk.volume().unwrap().status().sync), (mode, mode));
             write(&mut solo, &*disk, 0, &[round as u8 + 1; 4096]).unwrap();
             assert_eq!(control.status().figures.dirty_bytes, 4096);
@@ -252,13 +267,13 @@ fn what_grew_is_larger_and_what_shrank_is_not_taken() {
     let directory = place();
     for spec in images(&directory) {
         let [here, there] = [opened(&spec), opened(&spec)];
-        let disk = custody(&here).take().unwrap();
+        let disk = custody(&here).take(&|| true).unwrap();
         here.resize(8 * MIB).unwrap();
         drop(disk);
         custody(&here).give_up().unwrap();
         assert_eq!((here.capacity_bytes(), there.capacity_bytes()), (8 * MIB, 4 * MIB));
         assert!(there.resize(8 * MIB).unwrap_err().to_string().contains("no guest runs"));
-        drop(custody(&there).take().unwrap());
+        drop(custody(&there).take(&|| true).unwrap());
         assert_eq!(there.capacity_bytes(), 8 * MIB);
         custody(&there).give_up().unwrap();
     }
@@ -266,7 +281,7 @@ fn what_grew_is_larger_and_what_shrank_is_not_taken() {
     let spec = raw(&directory);
     let here = opened(&spec);
     File::options().write(true).open(directory.path().join("disk.raw")).unwrap().set_len(MIB).unwrap();
-    let refused = custody(&here).take().map(drop).unwrap_err().to_string();
+    let refused = custody(&here).take(&|| true).map(drop).unwrap_err().to_string();
     assert!(refused.contains("has 1048576 bytes, and had 4194304"), "{refused}");
     drop(plain(&spec).open().unwrap());
 }
@@ -285,7 +300,7 @@ fn another_program_goes_on_with_what_is_held_and_with_what_is_not() {
         let next = spec.adopt(handed).unwrap();
         std::fs::rename(directory.path().join("away"), &path).unwrap();
         assert_eq!((next.describe(), next.capacity_bytes()), (before.describe(), 4 * MIB));
-        let disk = custody(&before).take().unwrap();
+        let disk = custody(&before).take(&|| true).unwrap();
         write(&mut solo, &*disk, 0, &[7; 512]).unwrap();
         let handed = before.hand_over().unwrap();
         // The program before is gone, without a word.
@@ -306,14 +321,14 @@ fn it_is_described_as_it_will_be_when_it_is_open() {
             spec.set_execution(execution);
             let storage = opened(&spec);
             let seen = storage.describe();
-            drop(custody(&storage).take().unwrap());
+            drop(custody(&storage).take(&|| true).unwrap());
             assert_eq!(seen, storage.describe());
             custody(&storage).give_up().unwrap();
             assert_eq!(seen, storage.describe());
         }
         let storage = opened(&spec);
         storage.set_execution(Execution::Pool(3)).unwrap();
-        let disk = custody(&storage).take().unwrap();
+        let disk = custody(&storage).take(&|| true).unwrap();
         assert_eq!(disk.describe().execution, Execution::Pool(3));
     }
 }
@@ -384,11 +399,11 @@ fn who_waits_has_it_when_it_is_given_up() {
     let mut solo = Solo::new().unwrap();
     for spec in images(&directory) {
         let [a, b] = [opened(&spec), opened(&spec)];
-        drop(custody(&a).take().unwrap());
+        drop(custody(&a).take(&|| true).unwrap());
         for round in 0..50_u8 {
             let (here, there) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
             let disk = scope(|scope| {
-                let waiting = scope.spawn(|| custody(there).take());
+                let waiting = scope.spawn(|| custody(there).take(&|| true));
                 sleep(Duration::from_micros(u64::from(round) * 97));
                 assert!(custody(here).give_up().unwrap());
                 waiting.join().unwrap().unwrap()

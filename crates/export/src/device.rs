@@ -42,9 +42,9 @@ pub(crate) trait Device: Send + Sync {
     }
 
     /// A ring is about to start: what rings need is taken for this process, if it can be another one's. Whether the config space is
-    /// another one by that. Blocks.
-    fn take(&self, rings: &RingSet) -> Result<bool, String> {
-        let _ = rings;
+    /// another one by that. Blocks, as long as `is_wanted` says so where it waits for somebody else.
+    fn take(&self, rings: &RingSet, is_wanted: &dyn Fn() -> bool) -> Result<bool, String> {
+        let _ = (rings, is_wanted);
         Ok(false)
     }
 
@@ -55,6 +55,11 @@ pub(crate) trait Device: Send + Sync {
 
     /// Whether what rings need is this process's.
     fn is_held(&self) -> bool {
+        false
+    }
+
+    /// Whether that is being opened, or flushed and closed.
+    fn changes_hands(&self) -> bool {
         false
     }
 

@@ -40,7 +40,7 @@ pub enum ExportError {
     Unsteady,
     /// it has failed: {0}
     Failed(String),
-    /// its storage has not answered all requests: the export serves nobody any more, remove it again when it has
+    /// its storage has not answered all requests, or is not closed yet: the export serves nobody any more, remove it again when it has
     Undrained,
     /// not everything could be written back: {0}
     Sync(storage::StorageError),

@@ -31,6 +31,8 @@ use vhost_user::{Handover, StopFd};
 
 /// How often the end of an export is looked for while somebody waits for it.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
+/// How long an export that ends may take to flush and close what another daemon goes on with: half of what a client waits for its answer.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What an export serves, for the verbs that only one kind has.
 #[derive(Clone)]
@@ -136,7 +138,7 @@ impl Export {
         });
         // A placement that cannot start its first worker is an error now, not when a guest arrives.
         shared.place(0)?;
-        let target = ExportTarget { shared: shared.clone() };
+        let target = ExportTarget { shared: shared.clone(), orders: handover.clone() };
         let (orders, resume) = (handover.clone(), hosting.resume);
         let thread = std::thread::Builder::new()
             .name(format!("export-{}", shared.name()))
@@ -259,15 +261,17 @@ impl Export {
     /// As [`end`](Self::end), for somebody who must not wait for storage that does not answer.
     ///
     /// # Errors
-    /// A worker hangs: nothing has changed. [`ExportError::Undrained`]: requests are still under way after a second. The
-    /// export has failed by that, serves nobody any more, and can be ended again when its storage has answered.
+    /// A worker hangs: nothing has changed. [`ExportError::Undrained`]: requests are still under way after a second, or what it served is still
+    /// being opened, flushed or closed after half a minute. The export has failed by that, serves nobody any more, and can be ended again when its storage has answered.
     pub fn end_soon(&self) -> Result<(), ExportError> {
         self.shared.rings.take_changes()?;
         self.shared.stop.signal();
         let deadline = Told::deadline(Instant::now());
+        let patient = Instant::now() + CLOSE_PATIENCE;
         // A thread can be waited for, but not until a deadline.
         while !self.has_ended() {
-            if Instant::now() >= deadline {
+            let now = Instant::now();
+            if now >= deadline && !(self.shared.device.changes_hands() && now < patient) {
                 self.shared.fail(&ExportError::Undrained.to_string());
                 return Err(ExportError::Undrained);
             }

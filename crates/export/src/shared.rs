@@ -103,9 +103,9 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A ring is about to start.
-    pub(crate) fn take(&self) -> Result<(), String> {
-        let is_another = self.device.take(&self.rings)?;
+    /// A ring is about to start, as long as anybody wants it.
+    pub(crate) fn take(&self, is_wanted: &dyn Fn() -> bool) -> Result<(), String> {
+        let is_another = self.device.take(&self.rings, is_wanted)?;
         self.lock().kept = None;
         if is_another {
             self.tell_config();

@@ -7,11 +7,13 @@ use engine::{Io, Panic};
 use std::num::NonZeroU8;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use vhost_user::{BackendChannel, RingStart, SessionEnd, SessionInfo, Suspended, Target};
+use vhost_user::{BackendChannel, Handover, RingStart, SessionEnd, SessionInfo, Suspended, Target};
 use vring::{Memory, Note, RingLog, RingPosition};
 
 pub(crate) struct ExportTarget {
     pub(crate) shared: Arc<Shared>,
+    /// Of whoever wants the endpoint for another program.
+    pub(crate) orders: Handover,
 }
 
 impl ExportTarget {
@@ -119,7 +121,8 @@ impl Target for ExportTarget {
     }
 
     fn take(&mut self) -> Result<(), String> {
-        self.shared.take()
+        let (stop, orders) = (&self.shared.stop, &self.orders);
+        self.shared.take(&|| !(stop.is_signalled() || orders.is_asked()))
     }
 
     fn is_held(&self) -> bool {

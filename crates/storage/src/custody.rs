@@ -21,11 +21,12 @@ pub trait Look {
 ///
 /// The calls block, for as long as opening, flushing and closing take: not for a worker.
 pub trait Custody: Send + Sync {
-    /// Takes it for this process, as somebody else has left it; changes nothing where this process has it.
+    /// Takes it for this process, as somebody else has left it; changes nothing where this process has it. Whoever has it, or I/O that a
+    /// killed process has left, is waited for, as long as `is_wanted` says so.
     ///
     /// # Errors
     /// Somebody else has it still after a while, it cannot be opened, or it has become smaller.
-    fn take(&self) -> Result<Arc<dyn Storage>, OpenError>;
+    fn take(&self, is_wanted: &dyn Fn() -> bool) -> Result<Arc<dyn Storage>, OpenError>;
 
     /// Brings everything to stable storage and gives it up: whether this process had it. Whoever calls has ended what he had under way,
     /// and has workers let go of files then ([`engine::Engine::sweep_files`]).
@@ -40,6 +41,9 @@ pub trait Custody: Send + Sync {
 
     /// Whether this process has it.
     fn is_held(&self) -> bool;
+
+    /// Whether it is being taken or given up.
+    fn is_changing(&self) -> bool;
 
     /// Whether anybody else than the storage uses what is behind it.
     fn is_used(&self) -> bool;

@@ -1,6 +1,7 @@
 //! What can go wrong, in words that name the fix.
 
 use crate::Execution;
+use crate::lock::Holders;
 use std::io;
 use std::path::PathBuf;
 
@@ -31,7 +32,7 @@ pub enum StorageError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// {action}: the volume has failed: {reason}; stop the export and look into the log, then add it again
+    /// {action}: the disk has failed: {reason}; look into the daemon's log, then remove the export and add it again
     Failed {
         /// What was being done.
         action: Action,
@@ -148,8 +149,13 @@ pub enum OpenError {
         path: PathBuf,
         /// What the other holder may do with the image, or does not let others do.
         held: &'static str,
-        /// Who has the file open, as far as can be seen.
-        holders: String,
+        /// Who has locks on it, as far as can be seen.
+        holders: Holders,
+    },
+    /// {path}: was waited for until its export ended, or was handed over to another program
+    Unwanted {
+        /// The file.
+        path: PathBuf,
     },
     /// {path}: is still in use after {seconds} s, another process holds {held}: {holders}; it gives the image up when its guest stops
     Kept {
@@ -157,8 +163,8 @@ pub enum OpenError {
         path: PathBuf,
         /// What the other holder may do with the image, or does not let others do.
         held: &'static str,
-        /// Who has the file open, as far as can be seen.
-        holders: String,
+        /// Who has locks on it, as far as can be seen.
+        holders: Holders,
         /// How long it was waited for.
         seconds: u64,
     },

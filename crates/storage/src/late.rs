@@ -17,7 +17,9 @@
 //! that time may come next. Nobody but the dead can be in the way there, once the image's locks are held.
 
 use crate::OpenError;
+use crate::file::open_to_look;
 use crate::lock::{held, lock, unlock};
+use rustix::fs::OFlags;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -79,6 +81,12 @@ pub(crate) fn wait(path: &Path, data: impl AsFd, alone: bool, patience: Duration
         sleep(PAUSE);
     }
     Ok(())
+}
+
+/// Whether a process that is gone has I/O under way on the file at `path`, for whoever waits in his own way. Where that cannot be told it is
+/// for whoever opens the file to say so.
+pub fn has_left_io(path: &Path) -> bool {
+    open_to_look(path, OFlags::RDONLY).is_ok_and(|file| has_dead(&file).unwrap_or(false))
 }
 
 static WAITS: AtomicUsize = AtomicUsize::new(0);
@@ -193,6 +201,19 @@ mod tests {
                 });
             }
         }
+    }
+
+    #[test]
+    fn who_waits_in_his_own_way_is_told_of_the_dead() {
+        let image = image();
+        let has = || has_left_io(image.path());
+        let living = attempt(&image, (false, true)).unwrap();
+        assert!(!has());
+        drop(living);
+        let under_way = killed(&image, (false, true));
+        assert!(has());
+        drop(under_way);
+        assert!(!has() && !has_left_io(Path::new("/nonexistent")));
     }
 
     #[test]

@@ -64,9 +64,9 @@ pub mod kit {
         begins_like, check_kind, check_makes_files, check_writable, file_system_memory, forget_cached,
     };
     pub use crate::jobs::{Jobs, LOOKS, Threads, WORK};
-    pub use crate::late::settled;
+    pub use crate::late::{has_left_io, settled};
     pub use crate::line::Line;
-    pub use crate::lock::ImageLock;
+    pub use crate::lock::{Holders, ImageLock};
     pub use crate::null::check_growth;
     pub use crate::through::Through;
     pub use crate::wait::wait_for;

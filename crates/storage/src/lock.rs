@@ -8,12 +8,11 @@
 use crate::{Links, OpenError};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
-use std::fmt::Write as _;
+use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// QEMU's RAW_LOCK_PERM_BASE.
@@ -126,8 +125,7 @@ fn refuse_conflicts(path: &Path, fd: impl AsFd, used: &[i64], unshared: &[i64]) 
         .chain(unshared.iter().map(|p| (USED_BASE + p, used_words(*p))));
     for (byte, words) in conflicts {
         if held(&fd, byte..byte + 1).map_err(failed)?.is_some() {
-            let about = rustix::fs::fstat(&fd).map_err(|errno| failed(errno.into()))?;
-            let holders = holders(about.st_dev, about.st_ino);
+            let holders = Holders::of(&fd);
             return Err(OpenError::Locked { path: path.to_owned(), held: words, holders });
         }
     }
@@ -193,37 +191,63 @@ pub(crate) fn held(fd: impl AsFd, bytes: Range<i64>) -> io::Result<Option<Range<
     }
 }
 
-/// Who has the file open, as far as /proc tells: OFD locks name no process.
-fn holders(device: u64, inode: u64) -> String {
-    let mut out = String::new();
-    let mut found = 0;
-    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        let process = entry.path();
-        let opens = |fd: std::fs::DirEntry| {
-            std::fs::metadata(fd.path()).is_ok_and(|about| (about.dev(), about.ino()) == (device, inode))
-        };
-        // This process has it open now because it is just trying; a second export of it shows as a second pair.
-        let fds = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
-        let count = fds.map(opens).filter(|open| *open).count();
-        let own = pid == std::process::id();
-        if count == 0 || own && count <= 2 {
-            continue;
-        }
-        found += 1;
-        if found > HOLDERS_MAX {
-            out.push_str(", …");
-            break;
-        }
-        let separator = if out.is_empty() { "" } else { ", " };
-        let name = std::fs::read_to_string(process.join("comm")).unwrap_or_default();
-        let _ = if own {
-            write!(out, "{separator}another export of this process")
-        } else {
-            write!(out, "{separator}{} (pid {pid})", name.trim_end())
-        };
+/// Who keeps a file from others, as far as can be seen when it is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Holders {
+    /// Those who have locks on it: OFD locks name no process, and /proc names the file like this.
+    Locks(String),
+    /// Nobody can tell.
+    Unknown,
+}
+
+impl Holders {
+    /// Of the file that is open as `fd`, on which it has locks of its own.
+    fn of(fd: impl AsFd) -> Holders {
+        let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_fd().as_raw_fd()));
+        let file = about.ok().and_then(|about| locked_files(&about).next().map(str::to_owned));
+        file.map_or(Holders::Unknown, Holders::Locks)
     }
-    if out.is_empty() { "look for it with `lslocks` or `fuser -v`".to_owned() } else { format!("open in {out}") }
+}
+
+impl fmt::Display for Holders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let found = match self {
+            Holders::Locks(file) => processes_with_locks(file),
+            Holders::Unknown => Vec::new(),
+        };
+        if found.is_empty() {
+            return f.write_str("look for it with `lslocks` or `fuser -v`");
+        }
+        let more = if found.len() > HOLDERS_MAX { ", …" } else { "" };
+        write!(f, "open in {}{more}", found[..found.len().min(HOLDERS_MAX)].join(", "))
+    }
+}
+
+/// The files of the locks that an open file description has, as fdinfo (proc_pid_fdinfo(5)) names them: device and inode. Nothing is
+/// asked of the file itself, whose file system may hang.
+fn locked_files(fdinfo: &str) -> impl Iterator<Item = &str> {
+    let locks = fdinfo.lines().filter(|line| line.starts_with("lock:")).map(|line| line.split_whitespace());
+    locks.filter_map(|mut words| words.nth(2).filter(|kind| *kind == "OFDLCK").and_then(|_| words.nth(3)))
+}
+
+/// Those that have locks on it, in words: more than [`HOLDERS_MAX`] are not looked for.
+fn processes_with_locks(file: &str) -> Vec<String> {
+    let read = |directory: PathBuf| std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let has_locks = |fd: std::fs::DirEntry| {
+        std::fs::read_to_string(fd.path()).is_ok_and(|about| locked_files(&about).any(|other| other == file))
+    };
+    let words = |process: std::fs::DirEntry| {
+        let pid = process.file_name().to_str()?.parse::<u32>().ok()?;
+        if !read(process.path().join("fdinfo")).any(has_locks) {
+            return None;
+        }
+        let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+        Some(match pid == std::process::id() {
+            true => "another export of this process".to_owned(),
+            false => format!("{} (pid {pid})", name.trim_end()),
+        })
+    };
+    read(PathBuf::from("/proc")).filter_map(words).take(HOLDERS_MAX + 1).collect()
 }
 
 #[cfg(test)]
@@ -251,6 +275,21 @@ mod tests {
         assert!(attempt(path, true).is_err());
         drop(readers);
         attempt(path, true).unwrap();
+    }
+
+    #[test]
+    fn who_has_locks_is_named_when_it_is_shown() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        let writer = attempt(image.path(), true).unwrap();
+        let refused = attempt(image.path(), false).unwrap_err();
+        assert!(refused.to_string().contains("open in another export of this process;"), "{refused}");
+        drop(writer);
+        // Who has it open without a lock is not in the way.
+        let _open = std::fs::File::open(image.path()).unwrap();
+        assert!(refused.to_string().contains("look for it with"), "{refused}");
+        let fdinfo = "pos:\t0\nflags:\t02\nlock:\t1: POSIX  ADVISORY  WRITE 7 fe:00:5 0 EOF\n\
+                      lock:\t1: OFDLCK ADVISORY  READ -1 fe:00:78 100 101\n";
+        assert_eq!(locked_files(fdinfo).collect::<Vec<_>>(), ["fe:00:78"]);
     }
 
     #[test]

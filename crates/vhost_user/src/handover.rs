@@ -9,9 +9,10 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use displaydoc::Display;
 use rustix::event::{EventfdFlags, eventfd};
@@ -23,6 +24,8 @@ use crate::inflight::InflightState;
 use crate::log::LogState;
 use crate::memory::RegionState;
 use crate::rings::Kick;
+
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
 
 /// Everything by which another program can go on with an endpoint.
 #[derive(Debug)]
@@ -110,7 +113,7 @@ pub enum HandoverError {
     Unanswered,
     /// {0}
     Refused(String),
-    /// its thread is held up by a frontend that does not read its answers, or by an image that another daemon has: end that frontend, or try again
+    /// its thread is held up by a frontend that does not read its answers, or by an image that is being opened, flushed or closed: end that frontend, or try again
     Unresponsive,
     /// it is ending
     Ended,
@@ -139,6 +142,8 @@ struct Orders {
 pub struct Order {
     /// When rings that are not drained are not worth waiting for any more. `None`: only look, and stop nothing.
     pub drained_by: Option<Instant>,
+    /// By its endpoint's thread.
+    taken: Arc<AtomicBool>,
     answer: Sender<Result<EndpointState, HandoverError>>,
     hold: Receiver<Infallible>,
 }
@@ -146,6 +151,7 @@ pub struct Order {
 /// An answer that is on its way. Dropping it takes the request back.
 #[derive(Debug)]
 pub struct Pending {
+    taken: Arc<AtomicBool>,
     answer: Receiver<Result<EndpointState, HandoverError>>,
     hold: Hold,
 }
@@ -176,14 +182,15 @@ impl Handover {
     fn order(&self, drained_by: Option<Instant>) -> Pending {
         let (answer, answered) = channel();
         let (sender, hold) = channel();
+        let taken = Arc::<AtomicBool>::default();
         let mut orders = self.lock();
         // An order that is dropped is an answer too: the endpoint has ended.
         if !orders.closed {
-            orders.waiting.push_back(Order { drained_by, answer, hold });
+            orders.waiting.push_back(Order { drained_by, taken: taken.clone(), answer, hold });
             self.signal();
         }
         drop(orders);
-        Pending { answer: answered, hold: Hold { _sender: sender } }
+        Pending { taken, answer: answered, hold: Hold { _sender: sender } }
     }
 
     fn lock(&self) -> MutexGuard<'_, Orders> {
@@ -195,10 +202,18 @@ impl Handover {
         let _ = rustix::io::write(&self.0.wake, &1u64.to_ne_bytes());
     }
 
+    /// Whether somebody asks for something.
+    pub fn is_asked(&self) -> bool {
+        self.lock().waiting.iter().any(Order::is_wanted)
+    }
+
     /// The next order, if there is one.
     pub fn take(&self) -> Option<Order> {
         let mut orders = self.lock();
         let order = orders.waiting.pop_front();
+        if let Some(order) = &order {
+            order.taken.store(true, Ordering::Release);
+        }
         if orders.waiting.is_empty() {
             let _ = rustix::io::read(&self.0.wake, &mut [0; 8]);
         }
@@ -252,6 +267,24 @@ impl Order {
 }
 
 impl Pending {
+    /// Waits until the endpoint's thread is at it, or has ended, at most until `deadline`.
+    ///
+    /// # Errors
+    /// Something else holds it up.
+    pub fn wait_until_taken(&self, deadline: Instant) -> Result<(), HandoverError> {
+        while !self.taken.load(Ordering::Acquire) {
+            // The order is gone with its endpoint.
+            if Arc::strong_count(&self.taken) == 1 {
+                break;
+            }
+            if Instant::now() >= deadline {
+                return Err(HandoverError::Unresponsive);
+            }
+            std::thread::sleep(LOOK_AGAIN_AFTER);
+        }
+        Ok(())
+    }
+
     /// Waits for the state, at most until `deadline`. The endpoint stays paused while the hold is kept.
     ///
     /// # Errors

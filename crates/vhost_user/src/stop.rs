@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 /// An eventfd that says "stop". Once signalled it stays signalled, so every waiter sees it.
 #[derive(Clone, Debug)]
@@ -21,6 +21,12 @@ impl StopFd {
     pub fn signal(&self) {
         // The write can only fail when the counter is at its maximum, and then the signal is given already.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Whether it was given.
+    pub fn is_signalled(&self) -> bool {
+        let mut look = [PollFd::new(&*self.0, PollFlags::IN)];
+        poll(&mut look, Some(&Timespec::default())).is_ok_and(|found| found > 0)
     }
 }
 

@@ -170,6 +170,42 @@ fn an_image_that_is_another_ones_is_not_touched() -> Result<()> {
     Ok(())
 }
 
+/// Neither an upgrade nor a removal waits for the image with it.
+#[test]
+fn who_waits_for_an_image_holds_nobody_up() -> Result<()> {
+    let place = place("file")?;
+    let [here, there] = [serve(place.path(), "file")?, serve(place.path(), "file")?];
+    let mut first = Frontend::connect(&here.socket("disk"), 0)?;
+    let mut ring = first.ring(0, RING_SIZE)?;
+    let waits = || -> Result<()> {
+        let mut second = Frontend::connect(&there.socket("disk"), 0)?;
+        ensure!(second.ring(0, RING_SIZE).is_err(), "it has a ring");
+        Ok(())
+    };
+    let is_connected = || -> Result<()> {
+        let end = Instant::now() + PATIENCE;
+        while there.export("disk")?.frontend.is_none() {
+            ensure!(Instant::now() < end, "nobody connects");
+            sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(waits);
+        is_connected()?;
+        there.upgrade()?;
+        waiting.join().expect("no panic")?;
+        there.wait_disconnected("disk")?;
+        let waiting = scope.spawn(waits);
+        is_connected()?;
+        there.remove("disk", true)?;
+        waiting.join().expect("no panic")
+    })?;
+    write(&first, &mut ring, 1, 1)?;
+    here.stop()?;
+    there.stop()
+}
+
 #[test]
 fn what_needs_an_image_that_stays_is_refused() -> Result<()> {
     let place = place("qcow2")?;

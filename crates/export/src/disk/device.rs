@@ -304,10 +304,10 @@ impl Device for Disk {
         }
     }
 
-    fn take(&self, rings: &RingSet) -> Result<bool, String> {
+    fn take(&self, rings: &RingSet, is_wanted: &dyn Fn() -> bool) -> Result<bool, String> {
         let storage = self.storage();
         let Some(custody) = storage.custody() else { return Ok(false) };
-        custody.take().map_err(|error| error.to_string())?;
+        custody.take(is_wanted).map_err(|error| error.to_string())?;
         // It may have grown where it was before.
         let (known_bytes, block_size_bytes) = self.geometry();
         if whole_blocks(storage.capacity_bytes(), block_size_bytes) == known_bytes {
@@ -325,6 +325,10 @@ impl Device for Disk {
 
     fn is_held(&self) -> bool {
         self.storage().custody().is_some_and(storage::Custody::is_held)
+    }
+
+    fn changes_hands(&self) -> bool {
+        self.storage().custody().is_some_and(storage::Custody::is_changing)
     }
 
     fn ring(&self, _index: u16, start: RingStart, label: Label) -> Result<Ring, Broken> {

@@ -376,7 +376,8 @@ pub fn check_makes_files(directory: &Path) -> Result<(), OpenError> {
     }
 }
 
-fn open_to_look(path: &Path, access: OFlags) -> Result<OwnedFd, OpenError> {
+/// Opens a regular file or a block device for somebody who is not its user.
+pub(crate) fn open_to_look(path: &Path, access: OFlags) -> Result<OwnedFd, OpenError> {
     let failed = |errno: Errno| OpenError::Path { path: path.to_owned(), what: "open", source: errno.into(), hint: "" };
     let file = Links::Follow.open(path, access | OFlags::CLOEXEC | OFlags::NONBLOCK).map_err(failed)?;
     check_kind(path, &file)?;

@@ -7,7 +7,7 @@ use crate::common::{Event, Guest, PATIENCE, RING_PROGRESS, Server, is_signalled,
 use vhost::VhostBackend;
 use vhost::vhost_user::VhostUserFrontend;
 use vhost::vhost_user::message::FrontendReq;
-use vhost_user::{EndpointState, HandoverError, Hold, Kick};
+use vhost_user::{EndpointState, Handover, HandoverError, Hold, Kick};
 
 fn soon() -> Instant {
     Instant::now() + PATIENCE
@@ -207,4 +207,25 @@ fn an_order_can_be_taken_back() {
     drop(hold);
     frontend.get_features().unwrap();
     assert!(server.shared.rings.lock().unwrap().contains_key(&0));
+}
+
+/// Whoever asks several endpoints finds out which of their threads is at something else, before others wait for it.
+#[test]
+fn an_order_is_known_to_be_taken() {
+    let handover = Handover::new().unwrap();
+    let briefly = || Instant::now() + Duration::from_millis(30);
+    let taker = handover.taker();
+    let pending = handover.pause(soon());
+    assert!(handover.is_asked());
+    assert!(matches!(pending.wait_until_taken(briefly()), Err(HandoverError::Unresponsive)));
+    let order = handover.take().unwrap();
+    pending.wait_until_taken(briefly()).unwrap();
+    drop((order, handover.look()));
+    assert!(!handover.is_asked(), "nobody waits for what is in the queue");
+    let left = handover.pause(soon());
+    drop(taker);
+    for pending in [left, handover.pause(soon())] {
+        pending.wait_until_taken(Instant::now()).unwrap();
+        assert!(matches!(pending.wait(briefly()), Err(HandoverError::Ended)));
+    }
 }

@@ -224,7 +224,12 @@ fn without_snapshot(disks: &[Arc<Disk>], went: Vec<Next>) -> Vec<Next> {
         };
         match log.go_before(image.clone()) {
             Ok(storage) => Next { storage, spec: None },
-            Err(error) => without_log(disk, image, &error),
+            Err(error @ GoBeforeError::Log(_)) => without_log(disk, image, &error),
+            Err(GoBeforeError::Disk(error)) => {
+                let disk = disk.name();
+                tracing::error!(disk, %error, "its old image cannot be written, and may need its log: see to its file system, and add it again with both");
+                Next { storage: image, spec: None }
+            }
         }
     };
     disks.iter().enumerate().map(back).collect()

@@ -30,6 +30,8 @@ const STUCK: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_secs(1);
 /// The same, while guests wait.
 const LOOK_IN_PAUSE: Duration = Duration::from_millis(100);
+/// How long a session's thread may be at something else while those of others wait: a message takes much less.
+const TAKEN_PATIENCE: Duration = Duration::from_millis(300);
 /// How long a session's thread may take to answer, beyond what it may wait for.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(3);
 /// What the kernel appends to the path of a program whose file was replaced (proc_pid_exe(5)).
@@ -80,6 +82,11 @@ fn attempt(daemon: &Daemon, asked: &NewUpgrade) -> Result<Infallible, ApiError> 
     let paused_ns = monotonic_ns();
     let drained_by = Instant::now() + DRAIN_PATIENCE;
     let pauses: Vec<_> = exports.iter().map(|(export, ..)| export.pause(drained_by)).collect();
+    // One that opens, flushes or closes an image drains nothing, and nobody waits for that.
+    let taken_by = Instant::now() + TAKEN_PATIENCE;
+    for (pause, (export, ..)) in pauses.iter().zip(&exports) {
+        pause.wait_until_taken(taken_by).map_err(|error| cannot(export.name(), &error))?;
+    }
     let states = pauses.into_iter().map(|pause| pause.wait(drained_by + ANSWER_PATIENCE));
     let begun = begin(daemon, paused_ns, &mut out)?;
     let (state, holds) = gather(begun, (&exports, &daemon.disks), (states, Purpose::Handover), &mut out)?;
@@ -88,6 +95,7 @@ fn attempt(daemon: &Daemon, asked: &NewUpgrade) -> Result<Infallible, ApiError> 
     }
     // A client may have come and gone last. No other one comes now.
     check_looks(&exports, LOOK_IN_PAUSE)?;
+    threads::check(LOOK_IN_PAUSE).map_err(failed)?;
     let error = become_program(&program, &state, &mut out);
     // From here on nobody is paused any more.
     drop(holds);
