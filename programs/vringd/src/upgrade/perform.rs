@@ -95,7 +95,7 @@ fn attempt(daemon: &Daemon, asked: &NewUpgrade) -> Result<Infallible, ApiError> 
     }
     // A client may have come and gone last. No other one comes now.
     check_looks(&exports, LOOK_IN_PAUSE)?;
-    threads::check(LOOK_IN_PAUSE).map_err(failed)?;
+    threads::check_known(LOOK_IN_PAUSE).map_err(failed)?;
     let error = become_program(&program, &state, &mut out);
     // From here on nobody is paused any more.
     drop(holds);

@@ -31,8 +31,13 @@ impl Wait {
             return Some(Wait { name, switches: 0 });
         }
         let switches = field("voluntary_ctxt_switches")?.parse().ok()?;
-        let closes = name == passthrough::CLOSING_THREAD;
-        (closes || field("State")?.starts_with('D')).then_some(Wait { name, switches })
+        let wait = Wait { name, switches };
+        (wait.is_known() || field("State")?.starts_with('D')).then_some(wait)
+    }
+
+    /// Whether its name says what it waits for.
+    fn is_known(&self) -> bool {
+        self.name == passthrough::CLOSING_THREAD || ALONE.contains(&self.name.as_str())
     }
 }
 
@@ -51,7 +56,20 @@ fn waits() -> BTreeMap<String, Wait> {
 /// # Errors
 /// One that still does, and what to do.
 pub(super) fn check(patience: Duration) -> Result<(), String> {
+    wait_for(patience, |_| true)
+}
+
+/// As above, of those that are known by their names: any other may wait for a disk that takes its time.
+///
+/// # Errors
+/// As above.
+pub(super) fn check_known(patience: Duration) -> Result<(), String> {
+    wait_for(patience, Wait::is_known)
+}
+
+fn wait_for(patience: Duration, counts: impl Fn(&Wait) -> bool) -> Result<(), String> {
     let (by, mut left) = (Instant::now() + patience, waits());
+    left.retain(|_, wait| counts(wait));
     while let Some((number, Wait { name, .. })) = left.first_key_value() {
         if Instant::now() >= by {
             let why = "waits for a file or a device that does not answer, and the other program would wait for it";
