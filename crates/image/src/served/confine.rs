@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// See the top.
-pub(super) struct Confines {
+pub(crate) struct Confines {
     image: PathBuf,
     /// The image's directory.
     own: Option<PathBuf>,
@@ -21,13 +21,18 @@ pub(super) struct Confines {
 
 impl Confines {
     pub(super) fn of(options: &Qcow2Options) -> Confines {
+        Confines::new(&options.path, &options.allow)
+    }
+
+    /// Of the image at `image`: its own directory, and what a person allows.
+    pub(crate) fn new(image: &Path, allow: &[PathBuf]) -> Confines {
         // What is not there allows nothing.
-        let allowed = options.allow.iter().filter_map(|path| std::fs::canonicalize(path).ok()).collect();
-        Confines { image: options.path.clone(), own: own_directory(&options.path), allowed }
+        let allowed = allow.iter().filter_map(|path| std::fs::canonicalize(path).ok()).collect();
+        Confines { image: image.to_owned(), own: own_directory(image), allowed }
     }
 
     /// Where a file that the image leads to really is, if it may be used. Nothing is opened.
-    pub(super) fn admit(&self, path: &Path) -> Result<PathBuf, ImageError> {
+    pub(crate) fn admit(&self, path: &Path) -> Result<PathBuf, ImageError> {
         let failed = |source| ImageError::Look { image: self.image.clone(), path: path.to_owned(), source };
         let real = std::fs::canonicalize(path).map_err(failed)?;
         let kind = std::fs::symlink_metadata(&real).map_err(failed)?.file_type();

@@ -69,6 +69,7 @@ use progress::Writes;
 
 pub use bitmap_verbs::{BitmapError, BitmapInfo};
 pub(crate) use compress::Compressing;
+pub(crate) use confine::Confines;
 pub use error::ImageError;
 pub(crate) use mark::{has_room_for_mark, marked};
 pub(crate) use open::Behind;

@@ -107,6 +107,7 @@ impl Backing {
                 )?;
                 Ok(Backing::Qcow2(options.path.clone(), storage))
             }
+            From::Foreign(foreign) => Err(foreign.refuse_writing()),
         }
     }
 

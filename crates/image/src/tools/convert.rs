@@ -4,6 +4,7 @@ use super::CreateOptions;
 use super::create::size_for;
 use super::destination::{Destination, Place};
 use super::file::ToolError;
+use super::foreign::Foreign;
 use crate::header::Compression;
 use crate::{Qcow2Options, Qcow2Storage};
 use serde::Serialize;
@@ -22,6 +23,8 @@ pub enum From {
     Raw(PathBuf),
     /// A qcow2 image, with all that is behind it.
     Qcow2(Qcow2Options),
+    /// An image of another program, with all files that it names.
+    Foreign(Foreign),
 }
 
 /// What a conversion has done. Its JSON is what `vringd image convert --json` prints.
@@ -46,6 +49,7 @@ impl From {
         match self {
             From::Raw(path) => path,
             From::Qcow2(options) => &options.path,
+            From::Foreign(foreign) => &foreign.path,
         }
     }
 
@@ -55,15 +59,19 @@ impl From {
                 let options = FileOptions { read_only: true, ..FileOptions::new(path) };
                 let storage = FileStorage::open_to_the_last_byte(&options, Links::Follow)?;
                 storage.start_threads(options.execution)?;
-                if let Some((format, _)) = storage::kit::begins_like(path) {
-                    let path = path.display();
-                    tracing::warn!(%path, "begins like {format} and is read as raw bytes: if it is one, say so by its format");
+                if let Some(looks) = storage::kit::begins_like(path) {
+                    let (path, fix) = (path.display(), looks.read);
+                    tracing::warn!(%path, "begins like {looks} and is read as raw bytes: if it is one, {fix}");
                 }
                 Ok(Open { path: path.clone(), storage: Arc::new(storage) })
             }
             From::Qcow2(options) => {
                 let storage = Qcow2Storage::open_alone(options)?;
                 Ok(Open { path: options.path.clone(), storage: Arc::new(storage) })
+            }
+            From::Foreign(foreign) => {
+                let storage = foreign.open()?;
+                Ok(Open { path: foreign.path.clone(), storage: Arc::new(storage) })
             }
         }
     }

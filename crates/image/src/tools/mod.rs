@@ -19,6 +19,7 @@
 //! | `resize` | a disk of another size |
 //! | `commit` | what an image has, written into its backing file |
 //! | `rebase` | another backing file, or none |
+//! | `foreign` | images of VMware, Hyper-V and Virtual PC, which are read only |
 //! | `check` | who uses which cluster, and leaks given back |
 //! | `file` | the bytes of an image, and what is said when they cannot be had |
 
@@ -39,6 +40,7 @@ mod external;
 #[cfg(test)]
 mod external_tests;
 mod file;
+mod foreign;
 mod info;
 mod log;
 mod map;
@@ -67,6 +69,7 @@ pub use create::{Backing, CreateOptions, create};
 pub use destination::{Destination, Place};
 pub use external::ExternalSnapshot;
 pub use file::ToolError;
+pub use foreign::{Foreign, ForeignFormat};
 pub use info::{BitmapEntry, Info, SnapshotInfo, bitmaps, chain, info};
 pub use log::forget_log;
 pub use map::{Mapped, map};

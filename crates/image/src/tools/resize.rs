@@ -54,6 +54,7 @@ pub(super) fn resize_by(
     match image {
         From::Raw(path) => raw(path, links, asked),
         From::Qcow2(options) => qcow2(options, links, asked, progress),
+        From::Foreign(foreign) => Err(foreign.refuse_writing()),
     }
 }
 
@@ -81,9 +82,9 @@ fn raw(path: &Path, links: Links, (size, shrink): (NewSize, bool)) -> Result<Res
     if !image.file.metadata().map_err(ToolError::io(path, "measure"))?.is_file() {
         return Err(ToolError::refused(path, "is a device, whose size is not the image's: grow or shrink the device"));
     }
-    if let Some((format, _)) = begins_like(path) {
+    if let Some(looks) = begins_like(path) {
         let path = path.display();
-        tracing::warn!(%path, "begins like {format} and is resized as raw bytes: if it is one, say so by its format");
+        tracing::warn!(%path, "begins like {looks} and is resized as raw bytes: if it is one, say so by its format");
     }
     image.measure()?;
     let resized = admit(path, image.len_bytes(), size, shrink)?;
