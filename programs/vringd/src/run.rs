@@ -219,8 +219,8 @@ fn look_after(
     watchdog.map_err(|error| Failure::Runtime(format!("cannot start a thread: {error}")))
 }
 
-/// Each ring holds up to six descriptors, and the usual soft limit of 1024 is there for programs that use select(2).
-fn raise_file_limit() {
+/// Each ring holds up to six descriptors, each extent of a VMDK image two, and the usual soft limit of 1024 is there for programs that use select(2).
+pub(crate) fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

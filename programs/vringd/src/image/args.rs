@@ -62,14 +62,16 @@ Examples:
   vringd image convert --from qcow2 --snapshot daily vm1.qcow2 daily.qcow2
   vringd image convert --from qcow2 vm1.qcow2 flat.qcow2      without what was behind it, and without leaks
   vringd image convert --to raw --from qcow2 --force disk.qcow2 /dev/vg/disk
+  vringd image convert --from vmdk vm1.vmdk vm1.qcow2         of several files, the one that lists the others
 
-The image must not be written meanwhile. Volumes: `vringd volume convert`.")]
+The image must not be written meanwhile. VDI images: `qemu-img convert`. Volumes: `vringd volume convert`.")]
     Convert(Convert),
     /// Say whether two images have the same contents, each with all that is behind it
     #[command(after_help = "\
 Examples:
   vringd image compare disk.img --other-format qcow2 disk.qcow2
   vringd image compare --format qcow2 vm1.qcow2 --other-format qcow2 flat.qcow2
+  vringd image compare --format vmdk vm1.vmdk --other-format qcow2 vm1.qcow2
 
 Exit status: 0 the same; 1 different, or one cannot be read; 2 refused. Of images of different sizes the rest of the larger has to
 read as zeroes.")]
@@ -80,10 +82,10 @@ read as zeroes.")]
         other: PathBuf,
         /// What the first is, which is never guessed
         #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
-        format: Format,
+        format: Readable,
         /// What the other is
         #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
-        other_format: Format,
+        other_format: Readable,
         /// Of the first, take the disk as it was at this internal snapshot
         #[arg(long, value_name = "ID|NAME")]
         snapshot: Option<String>,
@@ -107,7 +109,7 @@ clients are told the same (`vringd disk --listen`).")]
         path: PathBuf,
         /// What it is, which is never guessed
         #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
-        format: Format,
+        format: Readable,
         /// Take the disk as it was at this internal snapshot
         #[arg(long, value_name = "ID|NAME")]
         snapshot: Option<String>,
@@ -438,7 +440,7 @@ pub(crate) struct Convert {
     pub(crate) target: PathBuf,
     /// What the source is, which is never guessed
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
-    pub(crate) from: Format,
+    pub(crate) from: Readable,
     /// What to make
     #[arg(long, value_name = "FORMAT", value_enum, default_value = "qcow2")]
     pub(crate) to: Format,
@@ -486,7 +488,7 @@ pub(crate) struct Measure {
     pub(crate) size: Option<ByteSize>,
     /// What the source is, which is never guessed
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t, requires = "source")]
-    pub(crate) from: Format,
+    pub(crate) from: Readable,
     /// Measure the disk as it was at this internal snapshot
     #[arg(long, value_name = "ID|NAME", requires = "source")]
     pub(crate) snapshot: Option<String>,
@@ -550,4 +552,21 @@ pub(crate) enum Format {
     Raw,
     /// A qcow2 image
     Qcow2,
+}
+
+/// What a file is that is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Readable {
+    /// A raw image
+    #[default]
+    Raw,
+    /// A qcow2 image
+    Qcow2,
+    /// An image of VMware
+    Vmdk,
+    /// An image of Hyper-V
+    Vhdx,
+    /// An image of Virtual PC, Hyper-V or Azure (VHD)
+    #[value(alias = "vhd")]
+    Vpc,
 }

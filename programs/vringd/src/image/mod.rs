@@ -12,8 +12,8 @@ use crate::bar::Bar;
 use crate::failure::Failure;
 use crate::out::Out;
 use ::image::Qcow2Options;
-use ::image::tools::{self, Backing, BitmapChange, CreateOptions, From, SnapshotChange};
-use args::{Bitmap, Command, Convert, Create, Format, Layout, Measure, Rebase, Snapshot};
+use ::image::tools::{self, Backing, BitmapChange, CreateOptions, Foreign, ForeignFormat, From, SnapshotChange};
+use args::{Bitmap, Command, Convert, Create, Format, Layout, Measure, Readable, Rebase, Snapshot};
 use control::model::ByteSize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -25,6 +25,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     // A write that the limit refuses is an error like any other.
     let caught = crate::run::outlive_file_size_limit();
     caught.map_err(|error| Failure::Runtime(format!("cannot watch for signals: {error}")))?;
+    crate::run::raise_file_limit();
     match args.command {
         Command::Create(create) => out.print(&self::create(create)?, show::info)?,
         Command::CreateLuks(create) => out.print(&self::luks::create(create)?, self::luks::show)?,
@@ -155,19 +156,24 @@ fn options(layout: &Layout, size: Option<ByteSize>, force: bool) -> CreateOption
 /// An image that is read, with what is behind it; as it was at a snapshot, if the option says so.
 fn source(
     path: PathBuf,
-    format: Format,
+    format: Readable,
     (option, snapshot): (&str, Option<String>),
     allow: &[PathBuf],
 ) -> Result<From, Failure> {
+    let allow = allow.to_vec();
+    let foreign = |path, format| From::Foreign(Foreign { path, format, allow: allow.clone() });
     match format {
-        Format::Raw if snapshot.is_some() => {
-            Err(Failure::Usage(format!("{option}: has no meaning for a raw image: say that it is qcow2")))
-        }
-        Format::Raw => Ok(From::Raw(path)),
-        Format::Qcow2 => {
-            let allow = allow.to_vec();
+        Readable::Qcow2 => {
             Ok(From::Qcow2(Qcow2Options { read_only: true, snapshot, allow, ..Qcow2Options::new(path) }))
         }
+        _ if snapshot.is_some() => {
+            let format = format!("{format:?}").to_lowercase();
+            Err(Failure::Usage(format!("{option}: has no meaning for a {format} image: say that it is qcow2")))
+        }
+        Readable::Raw => Ok(From::Raw(path)),
+        Readable::Vmdk => Ok(foreign(path, ForeignFormat::Vmdk)),
+        Readable::Vhdx => Ok(foreign(path, ForeignFormat::Vhdx)),
+        Readable::Vpc => Ok(foreign(path, ForeignFormat::Vpc)),
     }
 }
 

@@ -102,6 +102,10 @@ fn images_are_converted_both_ways() {
     for (words, parts) in [
         ("convert disk.img disk.qcow2", &["disk.qcow2", "--force"][..]),
         ("convert --from qcow2 disk.img new", &["disk.img", "does not begin"]),
+        ("convert --from vmdk disk.img new", &["disk.img", "too long for a descriptor", "name the small one"]),
+        ("convert --from vhdx disk.img new", &["disk.img", "is not read as vhdx", "`qemu-img info`"]),
+        ("convert --from vhdx --snapshot a disk.img new", &["--snapshot", "a vhdx image"]),
+        ("compare disk.img --other-format vpc disk.img", &["disk.img", "the footer of a VHD image"]),
         ("convert --to raw --size 4M disk.img new", &["--size", "raw"]),
         ("convert --size 4M --cluster-size 3 disk.img new", &["power of two"]),
         ("convert --size 1K disk.img new", &["more than the size"]),
