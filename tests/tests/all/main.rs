@@ -10,6 +10,7 @@ mod disks;
 mod driver;
 mod experiments;
 mod faults;
+mod foreign_images;
 mod fs_beside;
 mod fs_bounds;
 mod fs_coherence;
