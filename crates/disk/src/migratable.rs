@@ -22,8 +22,8 @@ use values::SyncMode;
 const TAKE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long workers may take to let go of it.
 const GIVE_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a volume may take to write back what only its log and its memory have.
-const WRITE_BACK_PATIENCE: Duration = Duration::from_secs(30);
+/// How long it takes to see that there is nothing to be written back.
+const WRITTEN_BACK_SOON: Duration = Duration::from_millis(100);
 /// How long somebody waits who changes something else of it, while others may wait for him.
 const CHANGE_PATIENCE: Duration = Duration::from_secs(1);
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(5);
@@ -188,14 +188,17 @@ impl Custody for Migratable {
         Ok(open)
     }
 
-    fn give_up(&self) -> Result<bool, StorageError> {
+    fn give_up(&self, patience: Duration) -> Result<bool, StorageError> {
+        let written_back_by = Instant::now() + patience;
         let _changing = self.changing();
         let Some(open) = self.held() else { return Ok(false) };
         if let Some(errno) = self.state().failed {
             return Err(StorageError::errno(Action::Flush, errno));
         }
         // What fails there is kept, in the log and in memory, and tried again.
-        let write_back = |volume: &dyn VolumeControl| volume.sync_within(WRITE_BACK_PATIENCE);
+        let write_back = |volume: &dyn VolumeControl| {
+            volume.sync_within(written_back_by.saturating_duration_since(Instant::now()).max(WRITTEN_BACK_SOON))
+        };
         // So whoever has asked for the same lets go of it.
         open.volume().map_or(Ok(()), write_back)?;
         let end = Instant::now() + GIVE_PATIENCE;

@@ -15,6 +15,7 @@ use testkit::storage::{read, write};
 use values::SyncMode;
 
 const MIB: u64 = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A raw image, a qcow2 image, a volume, and one with a log elsewhere, of 4 MiB each.
 fn images(directory: &TempDir) -> [StorageSpec; 4] {
@@ -91,8 +92,8 @@ fn two_have_an_image_one_after_the_other() {
             assert!(custody(here).is_held() && !custody(there).is_held());
             assert!(matches!(plain(&spec).open(), Err(OpenError::Locked { .. })), "nobody else comes in");
             drop(disk);
-            custody(here).give_up().unwrap();
-            custody(here).give_up().unwrap();
+            custody(here).give_up(PATIENCE).unwrap();
+            custody(here).give_up(PATIENCE).unwrap();
             drop(plain(&spec).open().unwrap());
         }
     }
@@ -108,7 +109,7 @@ fn who_comes_early_waits_and_who_waits_too_long_is_told_so() {
             let waiting = scope.spawn(|| drop(custody(&there).take(&|| true).unwrap()));
             sleep(Duration::from_millis(100));
             assert!(!waiting.is_finished());
-            custody(&here).give_up().unwrap();
+            custody(&here).give_up(PATIENCE).unwrap();
         });
         let refused = custody(&here).take(&|| true).map(drop).unwrap_err().to_string();
         assert!(refused.contains("is still in use after 5 s") && !refused.contains("--no-lock"), "{refused}");
@@ -127,7 +128,7 @@ fn who_is_not_wanted_waits_no_longer() {
     assert!(matches!(refused, OpenError::Unwanted { .. }), "{refused}");
     assert!(!custody(&there).is_held() && !custody(&there).is_changing());
     // And who need not wait is not asked.
-    custody(&here).give_up().unwrap();
+    custody(&here).give_up(PATIENCE).unwrap();
     drop(custody(&there).take(&|| false).unwrap());
 }
 
@@ -137,11 +138,11 @@ fn nothing_is_given_up_that_is_used_or_not_on_stable_storage() {
     let here = opened(&raw(&directory));
     let disk = custody(&here).take(&|| true).unwrap();
     assert!(custody(&here).is_used());
-    assert_eq!(custody(&here).give_up().unwrap_err().raw_errno(), libc::EBUSY);
+    assert_eq!(custody(&here).give_up(PATIENCE).unwrap_err().raw_errno(), libc::EBUSY);
     assert!(custody(&here).is_held());
     drop(disk);
     assert!(!custody(&here).is_used());
-    custody(&here).give_up().unwrap();
+    custody(&here).give_up(PATIENCE).unwrap();
 
     let directory = place();
     let spec = raw(&directory);
@@ -149,7 +150,7 @@ fn nothing_is_given_up_that_is_used_or_not_on_stable_storage() {
     let failing = Migratable::new(spec, Has::Open(Arc::new(FailsOnce { below, flushes: AtomicU32::new(0) })));
     // As the kernel tells of it: once, to whoever asks first.
     for _ in 0..3 {
-        assert_eq!(failing.give_up().unwrap_err().raw_errno(), libc::EIO);
+        assert_eq!(failing.give_up(PATIENCE).unwrap_err().raw_errno(), libc::EIO);
         assert!(failing.is_held() && failing.hand_over().is_err());
     }
 }
@@ -181,7 +182,7 @@ fn who_changes_something_else_does_not_wait_for_what_hangs() {
     let here = Migratable::new(spec, Has::Open(disk.clone()));
     scope(|scope| {
         // It waits for the one who has the disk.
-        let giving = scope.spawn(|| here.give_up());
+        let giving = scope.spawn(|| here.give_up(PATIENCE));
         while here.changing.try_lock().is_ok() {
             sleep(Duration::from_millis(1));
         }
@@ -210,9 +211,15 @@ fn what_nobody_could_write_is_not_looked_at() {
 fn a_volume_that_would_have_no_place_for_its_memory_is_not_looked_at() {
     let directory = place();
     let [_, _, StorageSpec::Volume(volume), _] = images(&directory) else { unreachable!("it is a volume") };
-    let memory_file = values::MemoryFile::Path("/nonexistent/memory".into());
-    let refused = StorageSpec::Volume(VolumeOptions { memory_file, ..volume }).open().map(drop).unwrap_err();
-    assert!(refused.to_string().contains("/nonexistent: cannot make a file in"), "{refused}");
+    for (path, why) in [("/nonexistent/memory", "/nonexistent: cannot make a file in"), ("/var/tmp/memory", "tmpfs")] {
+        let memory_file = values::MemoryFile::Path(path.into());
+        let spec = StorageSpec::Volume(VolumeOptions { memory_file, ..volume.clone() });
+        let refused = spec.open().map(drop).unwrap_err().to_string();
+        assert!(refused.contains(why), "{refused}");
+    }
+    let without = VolumeOptions { memory_file: values::MemoryFile::None, ..volume };
+    let refused = StorageSpec::Volume(without).check(512).unwrap_err().to_string();
+    assert!(refused.contains("storage.migratable") && refused.contains("memory_file"), "{refused}");
 }
 
 /// Nothing is left to be replayed, whenever writes become stable.
@@ -231,7 +238,7 @@ fn a_volume_is_given_up_with_nothing_in_its_log() {
             write(&mut solo, &*disk, 0, &[round as u8 + 1; 4096]).unwrap();
             assert_eq!(control.status().figures.dirty_bytes, 4096);
             drop(disk);
-            custody(&here).give_up().unwrap();
+            custody(&here).give_up(PATIENCE).unwrap();
             assert_eq!((control.status().sync, control.status().figures.dirty_bytes), (mode, 0));
             control.sync_now().unwrap();
             let info = volume::tools::info(&at).unwrap();
@@ -270,12 +277,12 @@ fn what_grew_is_larger_and_what_shrank_is_not_taken() {
         let disk = custody(&here).take(&|| true).unwrap();
         here.resize(8 * MIB).unwrap();
         drop(disk);
-        custody(&here).give_up().unwrap();
+        custody(&here).give_up(PATIENCE).unwrap();
         assert_eq!((here.capacity_bytes(), there.capacity_bytes()), (8 * MIB, 4 * MIB));
         assert!(there.resize(8 * MIB).unwrap_err().to_string().contains("no guest runs"));
         drop(custody(&there).take(&|| true).unwrap());
         assert_eq!(there.capacity_bytes(), 8 * MIB);
-        custody(&there).give_up().unwrap();
+        custody(&there).give_up(PATIENCE).unwrap();
     }
     let directory = place();
     let spec = raw(&directory);
@@ -309,7 +316,7 @@ fn another_program_goes_on_with_what_is_held_and_with_what_is_not() {
         let disk = custody(&next).held().unwrap();
         assert_eq!(read(&mut solo, &*disk, 0, 512), [7; 512]);
         drop(disk);
-        custody(&next).give_up().unwrap();
+        custody(&next).give_up(PATIENCE).unwrap();
     }
 }
 
@@ -323,7 +330,7 @@ fn it_is_described_as_it_will_be_when_it_is_open() {
             let seen = storage.describe();
             drop(custody(&storage).take(&|| true).unwrap());
             assert_eq!(seen, storage.describe());
-            custody(&storage).give_up().unwrap();
+            custody(&storage).give_up(PATIENCE).unwrap();
             assert_eq!(seen, storage.describe());
         }
         let storage = opened(&spec);
@@ -344,7 +351,7 @@ fn what_was_promised_stays_so() {
     assert!(!open.describe().discard);
     let storage = Migratable::new(spec, Has::Open(open));
     assert!(storage.describe().discard);
-    storage.give_up().unwrap();
+    storage.give_up(PATIENCE).unwrap();
     assert!(storage.describe().discard && storage.hand_over().unwrap().seen.unwrap().discard);
 }
 
@@ -405,7 +412,7 @@ fn who_waits_has_it_when_it_is_given_up() {
             let disk = scope(|scope| {
                 let waiting = scope.spawn(|| custody(there).take(&|| true));
                 sleep(Duration::from_micros(u64::from(round) * 97));
-                assert!(custody(here).give_up().unwrap());
+                assert!(custody(here).give_up(PATIENCE).unwrap());
                 waiting.join().unwrap().unwrap()
             });
             let at = u64::from(round) * 64 * 1024;

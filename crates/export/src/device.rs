@@ -5,6 +5,7 @@ use crate::label::Label;
 use crate::queue::Broken;
 use crate::ring_set::RingSet;
 use std::num::NonZeroU8;
+use std::time::Duration;
 use vhost_user::RingStart;
 use vring::Note;
 
@@ -49,7 +50,8 @@ pub(crate) trait Device: Send + Sync {
     }
 
     /// No ring runs: what they needed may be another process's from now on. Whether it was this one's; an error says why it stays so. Blocks.
-    fn give_up(&self) -> Result<bool, String> {
+    fn give_up(&self, patience: Duration) -> Result<bool, String> {
+        let _ = patience;
         Ok(false)
     }
 

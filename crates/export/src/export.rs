@@ -138,7 +138,7 @@ impl Export {
         });
         // A placement that cannot start its first worker is an error now, not when a guest arrives.
         shared.place(0)?;
-        let target = ExportTarget { shared: shared.clone(), orders: handover.clone() };
+        let target = ExportTarget { shared: shared.clone() };
         let (orders, resume) = (handover.clone(), hosting.resume);
         let thread = std::thread::Builder::new()
             .name(format!("export-{}", shared.name()))

@@ -11,6 +11,7 @@ use crate::{Engine, ExportError, Ring};
 use engine::{EngineError, Panic, Placement, Poll, WorkerSpec, monotonic_ns};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 use vhost_user::{BackendChannel, SessionEnd, SessionInfo, StopFd};
 
 pub(crate) struct State {
@@ -63,6 +64,11 @@ impl State {
     }
 }
 
+/// How long a volume may take to be written back while its frontend waits.
+const GIVE_UP_PATIENCE: Duration = Duration::from_secs(30);
+/// The same, while a frontend may want to come back.
+const GIVE_UP_SOON: Duration = Duration::from_secs(1);
+
 /// What the session thread and the control threads share. The lock is never held while a worker is waited for.
 pub(crate) struct Shared {
     pub(crate) rings: RingSet,
@@ -113,9 +119,9 @@ impl Shared {
         Ok(())
     }
 
-    /// The frontend has stopped its last ring.
-    pub(crate) fn give_up(&self) {
-        match self.device.give_up() {
+    /// No ring runs. `is_awaited`: a frontend waits until what they needed is given up, or cannot be.
+    pub(crate) fn give_up(&self, is_awaited: bool) {
+        match self.device.give_up(if is_awaited { GIVE_UP_PATIENCE } else { GIVE_UP_SOON }) {
             Ok(false) => {}
             Ok(true) => {
                 // Workers may hold files that nobody else does any more.
@@ -148,7 +154,7 @@ impl Shared {
     /// A session is over: every ring has been stopped.
     pub(crate) fn session_ended(&self, reason: &SessionEnd) {
         self.device.session_ended();
-        self.give_up();
+        self.give_up(false);
         self.lock().session_ended(reason);
         if let Some(told) = &*self.session_end.lock().unwrap_or_else(PoisonError::into_inner) {
             // Nobody listens when the daemon is ending anyway.

@@ -7,13 +7,11 @@ use engine::{Io, Panic};
 use std::num::NonZeroU8;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use vhost_user::{BackendChannel, Handover, RingStart, SessionEnd, SessionInfo, Suspended, Target};
+use vhost_user::{BackendChannel, RingStart, SessionEnd, SessionInfo, Suspended, Target};
 use vring::{Memory, Note, RingLog, RingPosition};
 
 pub(crate) struct ExportTarget {
     pub(crate) shared: Arc<Shared>,
-    /// Of whoever wants the endpoint for another program.
-    pub(crate) orders: Handover,
 }
 
 impl ExportTarget {
@@ -121,16 +119,16 @@ impl Target for ExportTarget {
     }
 
     fn take(&mut self) -> Result<(), String> {
-        let (stop, orders) = (&self.shared.stop, &self.orders);
-        self.shared.take(&|| !(stop.is_signalled() || orders.is_asked()))
+        let stop = &self.shared.stop;
+        self.shared.take(&|| !stop.is_signalled())
     }
 
     fn is_held(&self) -> bool {
         self.shared.device.is_held()
     }
 
-    fn give_up(&mut self) {
-        self.shared.give_up();
+    fn give_up(&mut self, is_awaited: bool) {
+        self.shared.give_up(is_awaited);
     }
 
     fn suspend(&mut self, index: u16) -> Suspended {

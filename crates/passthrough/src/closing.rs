@@ -12,7 +12,7 @@ use rustix::fs::{OFlags, Statx};
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
@@ -149,6 +149,14 @@ impl<T: Send + 'static> Drop for Closing<T> {
 
 type Job = Box<dyn FnOnce() + Send>;
 
+/// Jobs that were left to the thread and are not done.
+static LEFT_UNDONE: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether the thread that closes for others has something to do.
+pub fn is_closing() -> bool {
+    LEFT_UNDONE.load(Ordering::Acquire) > 0
+}
+
 /// Does what may take long and nobody waits for: on a thread that serves others later, and elsewhere.
 pub fn when_there_is_time(job: impl FnOnce() + Send + 'static) {
     if SERVES.get() { leave(Box::new(job)) } else { job() }
@@ -168,18 +176,21 @@ fn leave(job: Job) {
                 named(CLOSING_THREAD);
                 job();
                 named(CLOSER_THREAD);
+                LEFT_UNDONE.fetch_sub(1, Ordering::Release);
             });
         };
         *closer = std::thread::Builder::new().name(CLOSER_THREAD.into()).spawn(run).ok().map(|_| sender);
     }
     let sender = closer.clone();
     drop(closer);
+    LEFT_UNDONE.fetch_add(1, Ordering::Relaxed);
     let left = match sender {
         Some(sender) => sender.send(job).map_err(|unsent| unsent.0),
         None => Err(job),
     };
     if let Err(job) = left {
         job();
+        LEFT_UNDONE.fetch_sub(1, Ordering::Release);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::{Description, OpenError, Storage, StorageError, VolumeStatus};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What is looked at before anybody has it.
 pub trait Look {
@@ -28,13 +29,14 @@ pub trait Custody: Send + Sync {
     /// Somebody else has it still after a while, it cannot be opened, or it has become smaller.
     fn take(&self, is_wanted: &dyn Fn() -> bool) -> Result<Arc<dyn Storage>, OpenError>;
 
-    /// Brings everything to stable storage and gives it up: whether this process had it. Whoever calls has ended what he had under way,
+    /// Brings everything to stable storage and gives it up: whether this process had it. A volume is written back for as long as `patience`
+    /// at most. Whoever calls has ended what he had under way,
     /// and has workers let go of files then ([`engine::Engine::sweep_files`]).
     ///
     /// # Errors
     /// Something is under way, or cannot be brought to stable storage: this process keeps it, so that nobody goes on with less. What
     /// could not be brought there once is not tried again: kernels tell of it once.
-    fn give_up(&self) -> Result<bool, StorageError>;
+    fn give_up(&self, patience: Duration) -> Result<bool, StorageError>;
 
     /// What requests go to while this process has it. Whoever gets it keeps it from being given up.
     fn held(&self) -> Option<Arc<dyn Storage>>;

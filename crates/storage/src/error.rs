@@ -152,7 +152,7 @@ pub enum OpenError {
         /// Who has locks on it, as far as can be seen.
         holders: Holders,
     },
-    /// {path}: was waited for until its export ended, or was handed over to another program
+    /// {path}: was waited for until its export ended
     Unwanted {
         /// The file.
         path: PathBuf,

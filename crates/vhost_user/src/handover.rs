@@ -202,11 +202,6 @@ impl Handover {
         let _ = rustix::io::write(&self.0.wake, &1u64.to_ne_bytes());
     }
 
-    /// Whether somebody asks for something.
-    pub fn is_asked(&self) -> bool {
-        self.lock().waiting.iter().any(Order::is_wanted)
-    }
-
     /// The next order, if there is one.
     pub fn take(&self) -> Option<Order> {
         let mut orders = self.lock();

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -17,7 +18,7 @@ use crate::{BackendChannel, Endpoint, SessionEnd, StopFd, Target, peer};
 const ACCEPT_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// Between two attempts to give up what is kept.
-const KEPT_PAUSE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+const KEPT_PAUSE: Duration = Duration::from_secs(5);
 
 const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
@@ -64,14 +65,15 @@ impl Service<'_> {
     /// Waits for a frontend, and tries meanwhile to give up what is kept. `None`: stopped.
     fn next_frontend(self, target: &mut dyn Target) -> Option<OwnedFd> {
         loop {
-            let timeout = target.is_held().then_some(&KEPT_PAUSE);
+            let timeout =
+                target.is_held().then_some(KEPT_PAUSE).map(Timespec::try_from).transpose().unwrap_or_default();
             let [stopped, asked, waiting] =
-                wait([self.stop.as_fd(), self.handover.as_fd(), self.endpoint.as_fd()], timeout);
+                wait([self.stop.as_fd(), self.handover.as_fd(), self.endpoint.as_fd()], timeout.as_ref());
             if stopped {
                 return None;
             }
             if !asked && !waiting && timeout.is_some() {
-                target.give_up();
+                target.give_up(false);
             }
             if asked && let Some(order) = self.handover.take() {
                 self.hand_over(order, None);
@@ -123,7 +125,7 @@ impl Service<'_> {
         let _ = resumed.send(outcome.as_ref().copied().map_err(ToString::to_string));
         match outcome {
             Ok(_) => {
-                restored.give_up_if_idle();
+                restored.give_up_if_idle(false);
                 tracing::info!("{}: the session of {frontend} goes on", self.endpoint);
                 self.run(restored)
             }
@@ -133,7 +135,8 @@ impl Service<'_> {
 
     fn run(self, mut session: Session<'_>) -> SessionEnd {
         let reason = loop {
-            let [stopped, asked, message, another] = self.wait_in(&mut session);
+            let kept = session.keeps();
+            let [stopped, asked, message, another] = self.wait_in(&mut session, kept);
             if stopped {
                 break SessionEnd::Stopped;
             }
@@ -146,6 +149,8 @@ impl Service<'_> {
                 if let Err(reason) = session.advance() {
                     break reason;
                 }
+            } else if kept && !(asked || another) {
+                session.give_up_if_idle(false);
             } else if another && wait([session.wire().as_fd()], Some(&NO_TIME)) == [false] {
                 // Looked at once more, because the session may have ended between the look at it and that at the endpoint.
                 self.turn_away();
@@ -154,9 +159,11 @@ impl Service<'_> {
         self.end(session, reason)
     }
 
-    /// Waits until somebody says something, or has been waited for long enough on the channel back.
-    fn wait_in(self, session: &mut Session<'_>) -> [bool; 4] {
-        let patience = session.channel().patience().map(Timespec::try_from).transpose().unwrap_or_default();
+    /// Waits until somebody says something, or has been waited for long enough on the channel back; or until
+    /// what is `kept` is to be given up once more.
+    fn wait_in(self, session: &mut Session<'_>, kept: bool) -> [bool; 4] {
+        let patience = session.channel().patience().into_iter().chain(kept.then_some(KEPT_PAUSE)).min();
+        let patience = patience.map(Timespec::try_from).transpose().unwrap_or_default();
         let fds = [self.stop.as_fd(), self.handover.as_fd(), session.wire().as_fd(), self.endpoint.as_fd()];
         wait_and(fds, session.channel_fds(), patience.as_ref())
     }

@@ -98,7 +98,7 @@ impl<'a> Session<'a> {
             .map_err(|_| Refusal::Unsupported)
             .and_then(|code| self.handle(code, &mut message));
         if ran || outcome.is_err() {
-            self.give_up_if_idle();
+            self.give_up_if_idle(true);
         }
         let answered = match outcome {
             Ok(Answer::Body(body)) => self.wire.reply(request, &body, None, self.stop),
@@ -112,11 +112,16 @@ impl<'a> Session<'a> {
         answered
     }
 
-    /// What rings need is given up while none runs.
-    pub(crate) fn give_up_if_idle(&mut self) {
+    /// What rings need is given up while none runs. `is_awaited`: the frontend has its answer behind that.
+    pub(crate) fn give_up_if_idle(&mut self, is_awaited: bool) {
         if !self.rings.iter().any(Ring::runs) {
-            self.target.give_up();
+            self.target.give_up(is_awaited);
         }
+    }
+
+    /// Whether something is kept that no ring needs.
+    pub(crate) fn keeps(&self) -> bool {
+        self.target.is_held() && !self.rings.iter().any(Ring::runs)
     }
 
     /// What the device is now is certain for a later backend, too: the frontend has been told.

@@ -74,10 +74,10 @@ pub trait Target: Send {
         Ok(())
     }
 
-    /// No ring runs any more, by a message that is answered after this returns: what was taken is given up, if it can be.
-    fn give_up(&mut self) {}
+    /// No ring runs any more: what was taken is given up, if it can be. `is_awaited`: by a message that is answered after this returns.
+    fn give_up(&mut self, _is_awaited: bool) {}
 
-    /// Whether anything that was taken is held. Where that is so without a session, [`Target::give_up`] is called from time to time.
+    /// Whether anything that was taken is held. Where that is so and no ring runs, [`Target::give_up`] is called from time to time.
     fn is_held(&self) -> bool {
         false
     }

@@ -14,6 +14,7 @@ use device::blk::{Config, DiscardLimits, Settings, WriteZeroesLimits, serial};
 use engine::Io;
 use std::num::NonZeroU8;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use storage::Storage;
 use storage::kit::{Jobs, LOOKS};
 use vhost_user::RingStart;
@@ -317,9 +318,9 @@ impl Device for Disk {
         Ok(true)
     }
 
-    fn give_up(&self) -> Result<bool, String> {
+    fn give_up(&self, patience: Duration) -> Result<bool, String> {
         let storage = self.storage();
-        let given = storage.custody().map_or(Ok(false), storage::Custody::give_up);
+        let given = storage.custody().map_or(Ok(false), |custody| custody.give_up(patience));
         given.map_err(|error| format!("{}: {error}", storage.describe().target))
     }
 

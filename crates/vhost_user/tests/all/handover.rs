@@ -216,12 +216,10 @@ fn an_order_is_known_to_be_taken() {
     let briefly = || Instant::now() + Duration::from_millis(30);
     let taker = handover.taker();
     let pending = handover.pause(soon());
-    assert!(handover.is_asked());
     assert!(matches!(pending.wait_until_taken(briefly()), Err(HandoverError::Unresponsive)));
     let order = handover.take().unwrap();
     pending.wait_until_taken(briefly()).unwrap();
-    drop((order, handover.look()));
-    assert!(!handover.is_asked(), "nobody waits for what is in the queue");
+    drop(order);
     let left = handover.pause(soon());
     drop(taker);
     for pending in [left, handover.pause(soon())] {

@@ -1,8 +1,8 @@
 //! The life of rings: negotiation, start, stop, restart, enable, call, reset, the end of a session.
 
 use crate::common::{
-    Custody, DEVICE_FEATURES, EVENT_IDX, Event, Guest, PROTOCOL_FEATURES, RING_PROGRESS, Server, addresses, eventfd,
-    is_signalled, negotiate, running, set_up_ring, started,
+    Custody, DEVICE_FEATURES, EVENT_IDX, Event, Guest, PATIENCE, PROTOCOL_FEATURES, RING_PROGRESS, Server, addresses,
+    eventfd, is_signalled, negotiate, running, set_up_ring, started,
 };
 use vhost::VhostBackend;
 use vhost::vhost_user::VhostUserFrontend;
@@ -358,20 +358,37 @@ fn who_cannot_have_what_others_have_is_hung_up_on() {
     assert!(server.shared.custody.lock().unwrap().is_held);
 }
 
+/// Whether nobody is connected then, or a frontend that has stopped its ring.
 #[test]
-fn what_is_kept_is_given_up_when_it_can_while_nobody_is_connected() {
+fn what_is_kept_is_given_up_when_it_can() {
+    std::thread::scope(|scope| {
+        for stays in [true, false] {
+            scope.spawn(move || is_given_up_when_it_can(stays));
+        }
+    });
+}
+
+fn is_given_up_when_it_can(stays: bool) {
     let server = Server::new(1);
     let (frontend, _guest, _fds) = running(&server);
     server.shared.custody.lock().unwrap().sticks = true;
-    drop(frontend);
-    server.shared.wait_for_end();
+    let _frontend = if stays {
+        frontend.get_vring_base(0).unwrap();
+        Some(frontend)
+    } else {
+        drop(frontend);
+        server.shared.wait_for_end();
+        None
+    };
     let custody = |change: fn(&mut Custody)| {
         let mut custody = server.shared.custody.lock().unwrap();
         change(&mut custody);
         custody.given_up
     };
     assert_eq!(custody(|it| it.sticks = false), 0);
+    let by = std::time::Instant::now() + PATIENCE;
     while custody(|_| ()) == 0 {
+        assert!(std::time::Instant::now() < by, "it is kept");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
 }

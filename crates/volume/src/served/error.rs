@@ -103,6 +103,11 @@ pub enum VolumeError {
         /// And as the volume itself says.
         found: u64,
     },
+    /// {path}: was not given up by the daemon that had it last, on another host or before a restart of this one, so that it may still be written there, and what is in memory there would be lost: have it given up by that daemon; if that host is gone, or was restarted, go on with what was flushed by `vringd volume replay`
+    NotGivenUp {
+        /// The volume.
+        path: PathBuf,
+    },
     /// {path}: is the memory file that volume {volume} had when its server was killed, with all that guests had not flushed, and {why}: name where it is with `memory_file` (`--memory-file`), or give it up with `vringd volume replay --discard-memory`
     MissingMemory {
         /// Where it was.

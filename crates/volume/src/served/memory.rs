@@ -50,6 +50,14 @@ pub(super) fn directory(place: &MemoryFile) -> Option<PathBuf> {
     found(place, &Uuid::nil())?.parent().map(Path::to_owned)
 }
 
+/// Refuses a place for a memory file that is to be made later, where it would be refused then.
+pub(super) fn check_place(place: &MemoryFile) -> Result<(), VolumeError> {
+    let Some(directory) = directory(place) else { return Ok(()) };
+    let failed = VolumeError::io(&directory, "look for a place for the memory file in");
+    let is_in_memory = std::fs::File::open(&directory).and_then(file_system_memory).map_err(failed)?;
+    if is_in_memory { Ok(()) } else { Err(VolumeError::NotTmpfs { path: directory }) }
+}
+
 fn named(directory: &str, name: &str, volume: &Uuid) -> PathBuf {
     Path::new(directory).join(format!("{name}-{volume}.memory"))
 }

@@ -21,6 +21,7 @@
 
 use super::apart::Both;
 use super::blocking::StorageBlocks;
+use super::boot::awaited;
 use super::epoch::next_epoch;
 use super::error::VolumeError;
 use super::memory::{Contents, Home, Memory};
@@ -121,7 +122,8 @@ impl Kind for VolumeOptions {
         if self.log.as_ref().is_some_and(|path| path.as_os_str().is_empty()) {
             return Err(FieldError::new("storage.log", "is empty: give the path of the log, or leave it out"));
         }
-        check_migratable(self, &[(!self.lock, NO_LOCK), (self.luks.is_some(), LUKS)])?;
+        let without_memory = (self.memory_file == MemoryFile::None, "`memory_file = \"none\"` (`--memory-file none`)");
+        check_migratable(self, &[(!self.lock, NO_LOCK), (self.luks.is_some(), LUKS), without_memory])?;
         self.luks.as_ref().map_or(Ok(()), Luks::check)?;
         IntentLog::check_dirty_memory("storage.dirty_memory", self.dirty_memory)
     }
@@ -190,6 +192,7 @@ impl Look for VolumeOptions {
             FileStorage::open_without_threads(&FileOptions { lock: false, ..self.file(path, true) }).map(Arc::new)
         };
         let data = reader(&self.path)?;
+        memory::check_place(&self.memory_file)?;
         let superblock = admit(self, &data, self.log.as_deref().map(reader).transpose()?.as_ref())?;
         let (below, _) = self.file(&self.path, false).look()?;
         let about = described(&below, self.path.display().to_string());
@@ -225,6 +228,10 @@ impl OpenedVolume {
         let log = options.log.as_deref().map(open).transpose()?;
         // Before anything is made.
         let superblock = admit(options, &data, log.as_ref())?;
+        // Who gives it up closes it in order. Locks need not tell of another host, nor of what a killed daemon has left in memory there.
+        if options.migratable && !superblock.clean && awaited(&superblock).is_none() {
+            return Err(VolumeError::NotGivenUp { path: options.path.clone() });
+        }
         let memory = Memory::open(&options.memory_file, &superblock, Home::of(&options.path))?;
         // Of one that is new nothing is refused: none is left behind.
         memory.contents(&superblock)?;
@@ -365,7 +372,8 @@ impl Opening {
             // The file is made anew: a process that is killed before the next superblock leaves none that anybody should miss.
             write_superblock(&mut home, &mut superblock).map_err(VolumeError::format(path))?;
         }
-        let cache = self.memory.cache(&contents, &superblock, self.options.dirty_bytes)?;
+        let cache = self.memory.cache(&contents, &superblock, self.options.dirty_bytes);
+        let cache = cache.inspect_err(|_| self.memory.remove_if_new())?;
         let versions = contents.versions();
         if versions > 0 {
             let memory = self.memory.shown();
@@ -523,5 +531,50 @@ impl LoggedStorage {
     #[doc(hidden)]
     pub fn abandon(self) {
         self.write_back.abandon();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::served::tools;
+
+    /// Locks of a device are each host's own, and memory is too: what another host has not given up is not taken.
+    #[test]
+    fn a_volume_that_was_not_given_up_elsewhere_is_not_taken() {
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let at = |name: &str| VolumeOptions {
+            memory_file: MemoryFile::Path(directory.path().join(name).with_extension("memory")),
+            migratable: true,
+            ..VolumeOptions::new(directory.path().join(name))
+        };
+        let (here, there) = (at("here"), at("there"));
+        let options = tools::CreateOptions {
+            size_bytes: 1 << 20,
+            log_bytes: 1 << 20,
+            force: false,
+            created_by: "a test".to_owned(),
+        };
+        tools::create(&here, &options, &mut |_| {}).unwrap();
+        let served = here.open().unwrap().start().unwrap();
+        // As another host sees it, which has neither these locks nor that memory.
+        std::fs::copy(&here.path, &there.path).unwrap();
+        let refused = || there.open().map(drop).unwrap_err().to_string();
+        assert!(refused().contains("is the memory file that volume"), "{}", refused());
+        {
+            let mut blocks =
+                way(&there.path, Arc::new(FileStorage::open(&there.file(&there.path, false)).unwrap())).unwrap();
+            let mut superblock = read_superblock(&mut blocks).unwrap();
+            superblock.memory.as_mut().unwrap().boot = crate::format::Uuid::from_u128(7);
+            write_superblock(&mut blocks, &mut superblock).unwrap();
+        }
+        assert!(refused().contains("was not given up") && refused().contains("vringd volume replay"), "{}", refused());
+        there.look().unwrap();
+        // Whoever knows that the other one is gone says so.
+        let known = VolumeOptions { migratable: false, ..there.clone() };
+        tools::replay(&known, &tools::Discard::default(), &mut |_| {}).unwrap();
+        drop(there.open().unwrap());
+        drop(served);
+        drop(here.open().unwrap());
     }
 }

@@ -64,7 +64,15 @@ pub(super) fn check(patience: Duration) -> Result<(), String> {
 /// # Errors
 /// As above.
 pub(super) fn check_known(patience: Duration) -> Result<(), String> {
-    wait_for(patience, Wait::is_known)
+    let by = Instant::now() + patience;
+    // What was left to it last need not have its name yet.
+    while passthrough::is_closing() {
+        if Instant::now() >= by {
+            return Err("a file of a directory is still being closed: try again".to_owned());
+        }
+        std::thread::sleep(LOOK_AGAIN_AFTER);
+    }
+    wait_for(by.saturating_duration_since(Instant::now()), Wait::is_known)
 }
 
 fn wait_for(patience: Duration, counts: impl Fn(&Wait) -> bool) -> Result<(), String> {

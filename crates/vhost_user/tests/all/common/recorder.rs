@@ -214,7 +214,7 @@ impl Target for Recorder {
         Ok(())
     }
 
-    fn give_up(&mut self) {
+    fn give_up(&mut self, _is_awaited: bool) {
         let mut custody = self.shared.custody.lock().unwrap();
         if custody.is_held && !custody.sticks {
             custody.is_held = false;
