@@ -54,7 +54,9 @@ pub(super) fn directory(place: &MemoryFile) -> Option<PathBuf> {
 pub(super) fn check_place(place: &MemoryFile) -> Result<(), VolumeError> {
     let Some(directory) = directory(place) else { return Ok(()) };
     let failed = VolumeError::io(&directory, "look for a place for the memory file in");
-    let is_in_memory = std::fs::File::open(&directory).and_then(file_system_memory).map_err(failed)?;
+    // By its path alone: a sandbox need not let it be listed.
+    let found = rustix::fs::open(&directory, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    let is_in_memory = found.map_err(io::Error::from).and_then(file_system_memory).map_err(failed)?;
     if is_in_memory { Ok(()) } else { Err(VolumeError::NotTmpfs { path: directory }) }
 }
 

@@ -168,7 +168,7 @@ fn source(
         }
         _ if snapshot.is_some() => {
             let format = format!("{format:?}").to_lowercase();
-            Err(Failure::Usage(format!("{option}: has no meaning for a {format} image: say that it is qcow2")))
+            Err(Failure::Usage(format!("{option}: has no meaning for a {format} image: it is for qcow2 images")))
         }
         Readable::Raw => Ok(From::Raw(path)),
         Readable::Vmdk => Ok(foreign(path, ForeignFormat::Vmdk)),

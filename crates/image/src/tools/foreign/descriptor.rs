@@ -40,7 +40,7 @@ const SHOWN: usize = 60;
 pub(super) fn extents(text: &str) -> Result<Vec<Line>, String> {
     let mut lines = Vec::new();
     let mut is_typed = false;
-    let text = text.trim_end_matches('\0');
+    let text = text.trim_end_matches('\0').trim_start_matches('\u{feff}');
     if text.contains('\0') {
         return Err("its descriptor has a zero byte inside: it is damaged".to_owned());
     }
@@ -99,11 +99,11 @@ fn extent(line: &str) -> Option<Result<Line, String>> {
         "FLAT" | "VMFS" => Kind::Flat(offset * 512),
         "SPARSE" => Kind::Sparse,
         "VMFSSPARSE" | "SESPARSE" => return Some(Err(super::vmdk::OF_SNAPSHOTS.to_owned())),
-        other => return Some(Err(format!("has an extent of type {other}, which only ESXi reads"))),
+        other => return Some(Err(format!("has an extent of type {other:?}, which is unknown, or read by ESXi alone"))),
     };
     let name = match kind {
         Kind::Zeroes => "",
-        _ => name.filter(|name| !name.is_empty())?,
+        _ => name.filter(|name| !name.is_empty() && !name.contains(char::is_control))?,
     };
     Some(Ok(Line { sectors, kind, name: name.to_owned() }))
 }
@@ -136,6 +136,7 @@ mod tests {
             "RW 0 SPARSE \"a\"",
             "RW 8 SPARSE a",
             "RW 8 SPARSE \"\"",
+            "RW 8 SPARSE \"a\u{1b}[31m\"",
             "RW 8 FLAT \"a\" -1",
             "RW 8 FLAT \"a\" 99999999999999999",
             "RW 99999999999999999999 ZERO",
@@ -148,7 +149,7 @@ mod tests {
             ("parentCID=12345678", "has a parent (parentCID)"),
             ("parentcid = \"0\"", "has a parent (parentCID)"),
             ("parentCID=unknown", "has a parent (parentCID)"),
-            ("RW 8 VMFSRDM \"a\"", "has an extent of type VMFSRDM"),
+            ("RW 8 VMFSRDM \"a\"", "has an extent of type \"VMFSRDM\""),
             ("RW 8 SESPARSE \"a\"", "is an extent of a snapshot"),
             ("NOACCESS 8 FLAT \"a\"", "has an extent without access"),
         ] {

@@ -354,3 +354,76 @@ fn damage_is_an_error_or_read_but_no_panic() {
         }
     }
 }
+
+/// Whoever writes meanwhile is refused by the list's lock too, also by the target itself.
+#[test]
+fn the_file_that_lists_the_others_is_not_written() {
+    let room = Room::new();
+    let text = format!("{BASE}createType=\"monolithicFlat\"\nRW 8 FLAT \"flat\" 0\n");
+    room.write("list", &text);
+    room.write("flat", [7; 4096]);
+    let from = From::Foreign(room.foreign("list", ForeignFormat::Vmdk));
+    to_raw(&from, &room.at("list"), true, &mut |_, _| {}).unwrap_err();
+    assert_eq!(fs::read_to_string(room.at("list")).unwrap(), text);
+    assert_eq!(room.contents("list", ForeignFormat::Vmdk).unwrap(), [7; 4096]);
+}
+
+/// Where a directory is said to be by a footer, that says all that the header says.
+#[test]
+fn a_footer_is_like_its_header() {
+    let room = Room::new();
+    let with_footer = |change: fn(&mut [u8])| {
+        let mut image = alone();
+        let mut end = [0; 3 * 512];
+        put(&mut end, 0, &1_u64.to_le_bytes());
+        put(&mut end, 12, &3_u32.to_le_bytes());
+        end[512..1024].copy_from_slice(&image[..512]);
+        put(&mut image, 56, &[0xff; 8]);
+        change(&mut end);
+        image.extend(end);
+        room.write("vmdk", image);
+    };
+    with_footer(|_| {});
+    assert!(room.contents("vmdk", ForeignFormat::Vmdk).unwrap() == third_grain());
+    for change in [
+        (|end| put(end, 512 + 12, &1024_u64.to_le_bytes())) as fn(&mut [u8]),
+        |end| put(end, 512 + 20, &16_u64.to_le_bytes()),
+        |end| put(end, 12, &[0]),
+        |end| put(end, 1024, &[1]),
+    ] {
+        with_footer(change);
+        let refused = room.refusal("vmdk", ForeignFormat::Vmdk);
+        assert!(refused.contains("has no footer like its header"), "{refused}");
+    }
+}
+
+#[test]
+fn what_has_to_be_understood_is() {
+    let room = Room::new();
+    let refused = |image: &[u8]| {
+        room.write("vhdx", image);
+        room.refusal("vhdx", ForeignFormat::Vhdx)
+    };
+    let mut image = vhdx([0; 16], 0);
+    for at in [192 << 10, 256 << 10] {
+        put(&mut image, at + 8, &3_u32.to_le_bytes());
+        put(&mut image, at + 80, &[9; 16]);
+        put(&mut image, at + 96, &(4 * MIB as u64).to_le_bytes());
+        put(&mut image, at + 104, &(MIB as u32).to_le_bytes());
+        put(&mut image, at + 108, &1_u32.to_le_bytes());
+        checksummed(&mut image[at..at + (64 << 10)]);
+    }
+    assert!(refused(&image).contains("has a region that has to be understood"), "{}", refused(&image));
+    let mut image = vhdx([0; 16], 0);
+    put(&mut image, 3 * MIB + 10, &[4]);
+    put(&mut image, 3 * MIB + 32 + 3 * 32, &[9; 16]);
+    put(&mut image, 3 * MIB + 32 + 3 * 32 + 16, &(128_u32 << 10).to_le_bytes());
+    put(&mut image, 3 * MIB + 32 + 3 * 32 + 24, &[4]);
+    assert!(refused(&image).contains("has metadata that has to be understood"), "{}", refused(&image));
+    let mut image = vpc();
+    put(&mut image, 48, &4096_u64.to_be_bytes());
+    seal(&mut image[..512], 64);
+    room.write("vpc", image);
+    let refused = room.refusal("vpc", ForeignFormat::Vpc);
+    assert!(refused.contains("begins with another footer"), "{refused}");
+}

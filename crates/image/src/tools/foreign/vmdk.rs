@@ -28,11 +28,18 @@ const DESCRIPTOR_BYTES_MAX: u64 = 1 << 20;
 const DIRECTORIES_BYTES_MAX: u64 = 64 << 20;
 /// Most grain tables that the crate remembers, of 2 KiB: of each file it forgets none by itself.
 const TABLES_MAX: usize = 32 << 10;
+/// Where a header says where its grain directory is; and that this is said by the footer.
+const DIRECTORY_AT: usize = 56;
+const AT_THE_END: u64 = u64::MAX;
+/// The type of the marker before a footer.
+const FOOTER_MARKER: [u8; 4] = [3, 0, 0, 0];
 /// What is read beside a grain.
 const BUFFER_BYTES: usize = 4096;
 
 /// See the top.
 pub(super) struct Vmdk {
+    /// The file that lists the others, which nobody is to write meanwhile either.
+    _list: Option<Part>,
     /// In their order, without gaps.
     pieces: Vec<Piece>,
     /// Most grain tables of one piece.
@@ -92,25 +99,25 @@ impl Vmdk {
             pieces.push(Piece { range, what });
         }
         let tables_max = (TABLES_MAX / pieces.len().max(1)).max(1);
-        Ok(Vmdk { pieces, tables_max })
+        Ok(Vmdk { _list: Some(part), pieces, tables_max })
     }
 
     /// An image in one file, whose descriptor is in it.
     fn alone(sparse: Sparse) -> Result<Vmdk, ToolError> {
-        let text = sparse.reader.descriptor_text();
+        let text = sparse.descriptor()?;
         if text.trim().is_empty() {
             return Err(sparse
                 .part
                 .refused("is one extent of several: name the file that lists them (the descriptor)"));
         }
-        let lines = descriptor::extents(text).map_err(|reason| sparse.part.refused(reason))?;
+        let lines = descriptor::extents(&text).map_err(|reason| sparse.part.refused(reason))?;
         if lines.len() > 1 {
             return Err(sparse
                 .part
                 .refused("names other files in its own descriptor: `qemu-img convert` may read them"));
         }
         let piece = Piece { range: 0..sparse.size_bytes, what: What::Sparse(Box::new(sparse)) };
-        Ok(Vmdk { pieces: vec![piece], tables_max: TABLES_MAX })
+        Ok(Vmdk { _list: None, pieces: vec![piece], tables_max: TABLES_MAX })
     }
 
     /// Has no piece remember more grain tables than this.
@@ -194,7 +201,7 @@ impl Sparse {
         if MAGICS_OF_SNAPSHOTS.iter().any(|magic| header.starts_with(magic)) {
             return Err(part.refused(OF_SNAPSHOTS));
         }
-        let word = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
+        let word = |at| word(&header, at);
         let (capacity, grain, entries) = (word(12), word(20), word(44) & 0xffff_ffff);
         // Where these are zero or far too large the crate says so; a directory that is larger than its file it would make room for.
         let covered = grain.saturating_mul(entries).max(1);
@@ -206,11 +213,27 @@ impl Sparse {
             );
             return Err(part.refused(reason));
         }
+        if header.starts_with(&MAGIC) && word(DIRECTORY_AT) == AT_THE_END {
+            check_footer(&part, &header)?;
+        }
         let failed = part.unreadable(ForeignFormat::Vmdk);
         let reader = tables(&part.file).map_err(|error| failed(&error))?;
         let (size_bytes, grain_bytes) = (reader.virtual_disk_size(), reader.info().grain_size_bytes);
         drop(failed);
         Ok(Sparse { part, reader, size_bytes, grain_bytes: grain_bytes.max(512), directory_bytes })
+    }
+
+    /// The text in it; empty in one of several files. The crate cuts it where it likes.
+    fn descriptor(&self) -> Result<String, ToolError> {
+        let header: [u8; 512] = self.part.bytes(0)?;
+        let (offset, bytes) = (word(&header, 28).saturating_mul(512), word(&header, 36).saturating_mul(512));
+        if bytes > DESCRIPTOR_BYTES_MAX {
+            return Err(self.part.refused("has a descriptor of more than 1 MiB: it is damaged"));
+        }
+        let mut text = vec![0; if offset == 0 { 0 } else { bytes as usize }];
+        self.part.fill(offset, &mut text)?;
+        text.truncate(text.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
+        String::from_utf8(text).map_err(|_| self.part.refused("its descriptor is not in UTF-8: save it so"))
     }
 
     /// Its descriptor says how much of it belongs to the disk.
@@ -229,6 +252,24 @@ impl Sparse {
         self.reader.seek(SeekFrom::Start(at))?;
         self.reader.read_exact(buf)
     }
+}
+
+/// A number of a header.
+fn word(header: &[u8; 512], at: usize) -> u64 {
+    u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"))
+}
+
+/// Of a file that was written from its beginning to its end the header is there as well, with what was not known before. The crate takes
+/// nothing else from there, and others take all.
+fn check_footer(part: &Part, header: &[u8; 512]) -> Result<(), ToolError> {
+    let at = part.len_bytes.saturating_sub(3 * 512);
+    let [marker, footer, end]: [[u8; 512]; 3] = [part.bytes(at)?, part.bytes(at + 512)?, part.bytes(at + 1024)?];
+    let is_marked = marker[8..12] == [0; 4] && marker[12..16] == FOOTER_MARKER && end[..16] == [0; 16];
+    let is_same = |range: Range<usize>| footer[range.clone()] == header[range];
+    if is_marked && is_same(0..DIRECTORY_AT - 8) && is_same(77..79) {
+        return Ok(());
+    }
+    Err(part.refused("has no footer like its header at its end: it was cut off, or `qemu-img convert` may read it"))
 }
 
 fn tables(file: &Arc<File>) -> Result<Tables, VmdkError> {

@@ -55,6 +55,11 @@ impl Vpc {
                 part.refused(format!("its disk has {size_bytes} bytes, and one has 2040 GiB at most: it is damaged"))
             );
         }
+        // Others go by the one at the beginning: from where the header is to the type.
+        let first: [u8; FOOTER_BYTES as usize] = part.bytes(0)?;
+        if kind == DYNAMIC && first[16..64] != footer[16..64] {
+            return Err(part.refused("begins with another footer than it ends with: it is damaged"));
+        }
         let blocks = if kind == DYNAMIC { Some(Blocks::of(&part, long(&footer, 16), size_bytes)?) } else { None };
         if kind == FIXED && size_bytes > data_bytes {
             let reason = format!("has {data_bytes} bytes of data, and its disk {size_bytes}: it was cut off");
