@@ -30,7 +30,7 @@ fn no_more_clients_than_allowed() {
     let mut third = server.client(Replies::Structured);
     third.write(0, &pattern(512, 1));
     assert_eq!(second.read(0, 512), pattern(512, 1));
-    eventually("both are listed", || server.connections() == 2);
+    eventually("both are listed", || server.listed() == 2);
     assert!(is_turned_away(server.connect()));
 }
 
@@ -104,7 +104,7 @@ fn move_all(server: &Server) {
                 scope.spawn(move || load(&mut server.client(REPLIES[number as usize % 2]), number * (2 << 20), stop))
             })
             .collect();
-        eventually("all are connected", || server.connections() == 5);
+        eventually("all are connected", || server.listed() == 5);
         for round in 0..400_u16 {
             server.export.attach(round % 5, u32::from(round / 5) % 3).unwrap();
         }
@@ -152,7 +152,7 @@ fn limits_hold_until_they_are_lifted_and_lose_nothing() {
         let server = Server::of_memory(COUNT * 65_536);
         let mut client = server.client(Replies::Structured);
         // A connection is served before the export knows that it runs, and gets the limits of that moment.
-        eventually("it is known", || server.connections() == 1);
+        eventually("it is known", || server.listed() == 1);
         server.export.set_limits(limits, None);
         let writes: Vec<_> =
             (0..COUNT).map(|number| Request::write(number * 65_536, &pattern(bytes, number))).collect();
@@ -314,7 +314,7 @@ fn a_disk_that_has_grown_is_larger_for_old_and_new_clients() {
             assert_eq!(client.errno(&Request::write(NEW - 4096, &[1; 4096])), ENOSPC);
         }
         // A client is answered a moment before its ring is one of those that are told.
-        eventually("all are connected", || server.connections() == 3);
+        eventually("all are connected", || server.listed() == 3);
         server.export.check_capacity(NEW).unwrap();
         storage.resize(NEW).unwrap();
         // Nobody has said so yet.
@@ -346,7 +346,7 @@ fn a_disk_grows_under_load() {
                 scope.spawn(move || load(&mut server.client(Replies::Simple), number * (2 << 20), stop))
             })
             .collect();
-        eventually("both are connected", || server.connections() == 2);
+        eventually("both are connected", || server.listed() == 2);
         for step in 1..=20 {
             let size = (6 << 20) + step * 65_536;
             storage.resize(size).unwrap();

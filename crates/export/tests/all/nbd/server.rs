@@ -152,10 +152,14 @@ impl Server {
     pub fn connections(&self) -> usize {
         let status = self.export.status();
         let sessions = status.sessions;
-        let listed = self.export.rings().iter().filter(|ring| ring.state == RingState::Running).count();
-        // One that has just come may be served before it is listed. Who is not let in is an error and no connection.
+        // Who is not let in is an error and no connection.
         let left = sessions.connects.saturating_sub(sessions.disconnects + sessions.errors);
-        if status.frontend.is_some() { listed.max(usize::try_from(left).unwrap()) } else { listed }
+        if status.frontend.is_some() { self.listed().max(usize::try_from(left).unwrap()) } else { self.listed() }
+    }
+
+    /// Those of which the export knows: one that has just come may be served before.
+    pub fn listed(&self) -> usize {
+        self.export.rings().iter().filter(|ring| ring.state == RingState::Running).count()
     }
 
     /// Requests in flight on all connections.

@@ -209,7 +209,7 @@ fn no_more_connections_than_allowed() {
     third.create(1, "third");
     second.create(1, "second");
     // A client may be answered before it is listed.
-    eventually("both are listed", || server.connections() == 2);
+    eventually("both are listed", || server.listed() == 2);
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn connections_move_between_workers_under_load() {
                     })
                 })
                 .collect();
-            eventually("all are connected", || server.connections() == 4);
+            eventually("all are connected", || server.listed() == 4);
             for round in 0..600_u16 {
                 server.export.attach(round % 4, u32::from(round / 4) % 3).unwrap();
             }
