@@ -12,20 +12,9 @@ use rustix::fs::{OFlags, Statx};
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
-
-/// The name of the thread that closes for others, while it has nothing to do.
-const CLOSER_THREAD: &str = "closer";
-/// And while it closes something: whoever wants that thread to end looks for it.
-pub const CLOSING_THREAD: &str = "closing";
-
-/// Has the calling thread called so.
-fn named(name: &str) {
-    // At most it is not seen what it does.
-    let _ = std::ffi::CString::new(name).map(|name| rustix::thread::set_name(&name));
-}
 
 thread_local! {
     static SERVES: Cell<bool> = const { Cell::new(false) };
@@ -149,12 +138,15 @@ impl<T: Send + 'static> Drop for Closing<T> {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Jobs that were left to the thread and are not done.
-static LEFT_UNDONE: AtomicUsize = AtomicUsize::new(0);
+/// Jobs that were left to the thread, and those of them that are done.
+static JOBS: AtomicU64 = AtomicU64::new(0);
+static DONE: AtomicU64 = AtomicU64::new(0);
 
-/// Whether the thread that closes for others has something to do.
-pub fn is_closing() -> bool {
-    LEFT_UNDONE.load(Ordering::Acquire) > 0
+/// How much the thread that closes for others has done, while it has more to do: whoever wants that thread to end waits for it.
+pub fn closing() -> Option<u64> {
+    // In this order: what comes between the two is not yet done.
+    let done = DONE.load(Ordering::Acquire);
+    (JOBS.load(Ordering::Acquire) > done).then_some(done)
 }
 
 /// Does what may take long and nobody waits for: on a thread that serves others later, and elsewhere.
@@ -173,24 +165,22 @@ fn leave(job: Job) {
         let (sender, receiver) = channel::<Job>();
         let run = move || {
             receiver.into_iter().for_each(|job| {
-                named(CLOSING_THREAD);
                 job();
-                named(CLOSER_THREAD);
-                LEFT_UNDONE.fetch_sub(1, Ordering::Release);
+                DONE.fetch_add(1, Ordering::Release);
             });
         };
-        *closer = std::thread::Builder::new().name(CLOSER_THREAD.into()).spawn(run).ok().map(|_| sender);
+        *closer = std::thread::Builder::new().name("close".into()).spawn(run).ok().map(|_| sender);
     }
     let sender = closer.clone();
     drop(closer);
-    LEFT_UNDONE.fetch_add(1, Ordering::Relaxed);
+    JOBS.fetch_add(1, Ordering::Release);
     let left = match sender {
         Some(sender) => sender.send(job).map_err(|unsent| unsent.0),
         None => Err(job),
     };
     if let Err(job) = left {
         job();
-        LEFT_UNDONE.fetch_sub(1, Ordering::Release);
+        DONE.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -268,18 +258,17 @@ mod tests {
         assert_eq!(std::io::Read::read(&mut reader, &mut [0]).unwrap(), 0, "the other end is closed");
     }
 
-    /// The thread is named by what it does: nobody can end it then.
     #[test]
-    fn the_thread_is_known_while_it_closes() {
-        let name = || std::fs::read_to_string("/proc/thread-self/comm").unwrap();
-        let (sender, names) = channel();
-        let job = move || sender.send((rustix::thread::gettid(), name())).unwrap();
-        leave(Box::new(job));
-        let (thread, closing) = names.recv().unwrap();
-        assert_eq!(closing.trim_end(), CLOSING_THREAD);
-        let path = format!("/proc/self/task/{}/comm", thread.as_raw_nonzero());
+    fn it_is_known_while_something_is_closed() {
+        let (begins, begun) = channel();
+        let (ends, end) = channel::<()>();
+        leave(Box::new(move || assert!(begins.send(()).is_ok() && end.recv().is_err())));
+        begun.recv().unwrap();
+        let before = closing();
+        assert!(before.is_some());
+        drop(ends);
         let by = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        while std::fs::read_to_string(&path).unwrap().trim_end() != CLOSER_THREAD {
+        while closing() == before {
             assert!(std::time::Instant::now() < by);
             std::thread::yield_now();
         }

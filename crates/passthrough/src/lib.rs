@@ -59,7 +59,7 @@ mod xattr_map;
 pub use appends::Append;
 pub use attributes::{Attributes, Change, Entry, SetTime, Time};
 pub use changing::{Changing, Subject};
-pub use closing::{CLOSING_THREAD, is_closing, serves_others, when_there_is_time};
+pub use closing::{closing, serves_others, when_there_is_time};
 pub use creds::Caller;
 pub use dir::DirEntry;
 pub use error::{OpenError, Result};

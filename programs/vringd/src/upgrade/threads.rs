@@ -31,13 +31,12 @@ impl Wait {
             return Some(Wait { name, switches: 0 });
         }
         let switches = field("voluntary_ctxt_switches")?.parse().ok()?;
-        let wait = Wait { name, switches };
-        (wait.is_known() || field("State")?.starts_with('D')).then_some(wait)
+        field("State")?.starts_with('D').then_some(Wait { name, switches })
     }
 
-    /// Whether its name says what it waits for.
+    /// Whether its name says what it is there for.
     fn is_known(&self) -> bool {
-        self.name == passthrough::CLOSING_THREAD || ALONE.contains(&self.name.as_str())
+        ALONE.contains(&self.name.as_str())
     }
 }
 
@@ -56,6 +55,8 @@ fn waits() -> BTreeMap<String, Wait> {
 /// # Errors
 /// One that still does, and what to do.
 pub(super) fn check(patience: Duration) -> Result<(), String> {
+    let closing = passthrough::closing();
+    wait_for_closes(patience, |now| now == closing)?;
     wait_for(patience, |_| true)
 }
 
@@ -64,15 +65,23 @@ pub(super) fn check(patience: Duration) -> Result<(), String> {
 /// # Errors
 /// As above.
 pub(super) fn check_known(patience: Duration) -> Result<(), String> {
+    // What is left to that thread is closed by the process that ends, otherwise.
+    wait_for_closes(patience, |_| true)?;
+    wait_for(patience, Wait::is_known)
+}
+
+/// Waits until nothing of a directory is being closed, or that `counts` no more.
+fn wait_for_closes(patience: Duration, counts: impl Fn(Option<u64>) -> bool) -> Result<(), String> {
     let by = Instant::now() + patience;
-    // What was left to it last need not have its name yet.
-    while passthrough::is_closing() {
+    while let now @ Some(_) = passthrough::closing()
+        && counts(now)
+    {
         if Instant::now() >= by {
-            return Err("a file of a directory is still being closed: try again".to_owned());
+            return Err("a file of a directory is being closed, and the other program would wait for it: look at its file system, and try again".to_owned());
         }
         std::thread::sleep(LOOK_AGAIN_AFTER);
     }
-    wait_for(by.saturating_duration_since(Instant::now()), Wait::is_known)
+    Ok(())
 }
 
 fn wait_for(patience: Duration, counts: impl Fn(&Wait) -> bool) -> Result<(), String> {
@@ -130,9 +139,6 @@ mod tests {
         for name in ALONE {
             assert!(status(name, "S (sleeping)", 7).is_some());
         }
-        // It closes one after the other, wherever it waits.
-        let closes = |switches| status(passthrough::CLOSING_THREAD, "S (sleeping)", switches);
-        assert!(closes(7).is_some() && closes(7) != closes(8));
         assert_eq!(Wait::of(""), None);
     }
 }
