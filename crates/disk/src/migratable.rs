@@ -217,8 +217,9 @@ impl Custody for Migratable {
         tracing::info!(path = about.target, "the image is given up: no guest runs");
         let kept = std::mem::replace(&mut self.state().has, Has::Seen(about, capacity_bytes));
         // It is closed by this, and nobody who only looks waits for it.
+        let closed = open.volume().map_or(Ok(()), VolumeControl::close);
         drop((open, kept));
-        Ok(true)
+        closed.map(|()| true)
     }
 
     fn held(&self) -> Option<Arc<dyn Storage>> {
@@ -356,6 +357,11 @@ impl VolumeControl for Migratable {
 
     fn sync_within(&self, patience: Duration) -> Result<(), StorageError> {
         self.synced(|volume| volume.sync_within(patience))
+    }
+
+    /// By giving it up.
+    fn close(&self) -> Result<(), StorageError> {
+        self.give_up(Duration::ZERO).map(drop)
     }
 }
 

@@ -9,7 +9,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 use storage::kit::Through;
-use storage::{Custody, Description, Execution, Handed, OpenError, Step, Storage, StorageError, Task};
+use storage::{
+    Action, Custody, Description, Execution, Handed, OpenError, Step, Storage, StorageError, Task, VolumeControl,
+    VolumeStatus,
+};
 use tempfile::TempDir;
 use testkit::storage::{read, write};
 use values::SyncMode;
@@ -351,7 +354,7 @@ fn what_was_promised_stays_so() {
     assert!(!open.describe().discard);
     let storage = Migratable::new(spec, Has::Open(open));
     assert!(storage.describe().discard);
-    storage.give_up(PATIENCE).unwrap();
+    storage.give_up(PATIENCE).unwrap_err();
     assert!(storage.describe().discard && storage.hand_over().unwrap().seen.unwrap().discard);
 }
 
@@ -386,6 +389,42 @@ impl Storage for NoHoles {
     fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
         self.0.set_execution(execution)
     }
+
+    fn volume(&self) -> Option<&dyn VolumeControl> {
+        Some(self)
+    }
+}
+
+/// And a volume there, whose end fails.
+impl VolumeControl for NoHoles {
+    fn status(&self) -> VolumeStatus {
+        VolumeStatus::default()
+    }
+
+    fn set_sync(&self, _mode: SyncMode) {}
+
+    fn sync_now(&self) -> Result<(), StorageError> {
+        Ok(())
+    }
+
+    fn sync_within(&self, _patience: Duration) -> Result<(), StorageError> {
+        Ok(())
+    }
+
+    fn close(&self) -> Result<(), StorageError> {
+        Err(StorageError::errno(Action::Write, libc::ENOSPC))
+    }
+}
+
+/// What fails then is told, though there is nothing that could be kept.
+#[test]
+fn a_volume_that_is_not_closed_in_order_is_given_up_with_an_error() {
+    let directory = place();
+    let [_, _, spec, _] = images(&directory);
+    let here = Migratable::new(spec.clone(), Has::Open(Arc::new(NoHoles(opened(&plain(&spec))))));
+    assert_eq!(here.give_up(PATIENCE).unwrap_err().raw_errno(), libc::ENOSPC);
+    assert!(!here.is_held() && !here.give_up(PATIENCE).unwrap());
+    drop(custody(&opened(&spec)).take(&|| true).unwrap());
 }
 
 /// A request that is for nobody changes nothing.

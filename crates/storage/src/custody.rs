@@ -35,7 +35,8 @@ pub trait Custody: Send + Sync {
     ///
     /// # Errors
     /// Something is under way, or cannot be brought to stable storage: this process keeps it, so that nobody goes on with less. What
-    /// could not be brought there once is not tried again: kernels tell of it once.
+    /// could not be brought there once is not tried again: kernels tell of it once. Or it was given up, as [`is_held`](Custody::is_held) says
+    /// then, and a volume could not be closed in order.
     fn give_up(&self, patience: Duration) -> Result<bool, StorageError>;
 
     /// What requests go to while this process has it. Whoever gets it keeps it from being given up.

@@ -37,6 +37,13 @@ pub trait VolumeControl: Send + Sync {
     /// # Errors
     /// As of that; [`StorageError::is_timeout`] when it is too late.
     fn sync_within(&self, patience: Duration) -> Result<(), StorageError>;
+
+    /// Closes it in order, as dropping it does, and says whether that went well. It serves nothing any more, whatever comes of it. No request
+    /// is in flight. Blocks.
+    ///
+    /// # Errors
+    /// It is left as a killed process leaves it.
+    fn close(&self) -> Result<(), StorageError>;
 }
 
 /// A volume whose log is in front of a disk that is a storage of its own; see [`Storage::in_front`].

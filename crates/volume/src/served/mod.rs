@@ -63,6 +63,7 @@ pub use pair::PairError;
 use crate::BLOCK_BYTES;
 use engine::{Completion, Io, Token};
 use shared::Shared;
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -136,6 +137,12 @@ impl VolumeControl for LoggedStorage {
 
     fn sync_within(&self, patience: Duration) -> Result<(), StorageError> {
         self.write_back.sync_within(patience)
+    }
+
+    fn close(&self) -> Result<(), StorageError> {
+        self.write_back
+            .close()
+            .map_err(|error| StorageError::Io { action: Action::Write, source: io::Error::other(error) })
     }
 }
 
