@@ -21,7 +21,7 @@ use super::file::{Image, ToolError};
 use crate::uses::Source;
 use engine::{Completion, Io, Token};
 use std::fs::File;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -94,6 +94,12 @@ trait Disk: Send {
 
     /// What there is from a byte of the disk on: at least one, and maybe more than the disk has.
     fn extent(&mut self, at: u64) -> io::Result<Extent>;
+}
+
+/// Fills `buf` by a crate.
+fn read_from(reader: &mut (impl Read + Seek), at: u64, buf: &mut [u8]) -> io::Result<()> {
+    reader.seek(SeekFrom::Start(at))?;
+    reader.read_exact(buf)
 }
 
 /// See [`Foreign`].

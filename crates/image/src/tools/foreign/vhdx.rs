@@ -1,8 +1,8 @@
 //! Hyper-V's images.
 
-use super::{Disk, ForeignFormat, Part};
+use super::{Disk, ForeignFormat, Part, read_from};
 use crate::tools::file::ToolError;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io;
 use std::os::unix::fs::FileExt;
 use storage::Extent;
 use uuid::{Uuid, uuid};
@@ -127,8 +127,7 @@ impl Disk for Vhdx {
     }
 
     fn read(&mut self, at: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.reader.seek(SeekFrom::Start(at))?;
-        self.reader.read_exact(buf)
+        read_from(&mut self.reader, at, buf)
     }
 
     /// The crate does not tell; of the states only those from 4 on have data, or are errors that a read tells of.

@@ -4,11 +4,11 @@
 //! what a descriptor says is done here.
 
 use super::descriptor::{self, Kind};
-use super::{Disk, Foreign, ForeignFormat, Part};
+use super::{Disk, Foreign, ForeignFormat, Part, read_from};
 use crate::served::{Confines, ImageError};
 use crate::tools::file::ToolError;
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufReader, Seek, SeekFrom};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -249,8 +249,7 @@ impl Sparse {
         if self.reader.gt_cache_size() > tables_max {
             self.reader = tables(&self.part.file).map_err(io::Error::other)?;
         }
-        self.reader.seek(SeekFrom::Start(at))?;
-        self.reader.read_exact(buf)
+        read_from(&mut self.reader, at, buf)
     }
 }
 

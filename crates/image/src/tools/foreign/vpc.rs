@@ -1,6 +1,6 @@
 //! Virtual PC's images, which Hyper-V and Azure call VHD.
 
-use super::{Disk, ForeignFormat, Part};
+use super::{Disk, ForeignFormat, Part, read_from};
 use crate::tools::file::ToolError;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -114,8 +114,7 @@ impl Disk for Vpc {
     }
 
     fn read(&mut self, at: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.reader.seek(SeekFrom::Start(at))?;
-        self.reader.read_exact(buf)
+        read_from(&mut self.reader, at, buf)
     }
 
     /// The crate does not tell.
