@@ -7,6 +7,7 @@
 
 use crate::StorageSpec;
 use engine::{Completion, Io, Solo, Token};
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::sleep;
@@ -69,7 +70,7 @@ pub(crate) fn adopt(spec: &StorageSpec, mut handed: Handed) -> Result<Arc<dyn St
     Ok(Arc::new(Migratable::new(spec.clone(), has)))
 }
 
-/// What can be seen of it, which somebody who writes could open.
+/// Looks at it read-only, and checks that a writer could open it.
 fn seen(spec: &StorageSpec) -> Result<Has, OpenError> {
     let look = spec.migratable().ok_or_else(|| OpenError::Field {
         field: "storage.migratable",
@@ -77,8 +78,8 @@ fn seen(spec: &StorageSpec) -> Result<Has, OpenError> {
     })?;
     spec.needs().iter().try_for_each(|need| match need.access {
         Access::Write => check_writable(&need.path),
-        Access::Make | Access::MakeLater => check_makes_files(&need.path),
-        Access::Read => Ok(()),
+        access if access.makes_files() => check_makes_files(&need.path),
+        _ => Ok(()),
     })?;
     let (about, capacity_bytes) = look.look()?;
     Ok(Has::Seen(promised(about), capacity_bytes))
@@ -121,10 +122,10 @@ impl Migratable {
         }
     }
 
-    /// What is not held has been written back by whoever had it.
     fn synced(&self, sync: impl FnOnce(&dyn VolumeControl) -> Result<(), StorageError>) -> Result<(), StorageError> {
-        let open = self.held();
-        open.as_ref().and_then(|open| open.volume()).map_or(Ok(()), sync)
+        let source = || io::Error::other("it is not held: ask the daemon whose guest runs");
+        let open = self.held().ok_or_else(|| StorageError::Io { action: Action::Flush, source: source() })?;
+        open.volume().map_or(Ok(()), sync)
     }
 
     /// No request is for the storage itself.
@@ -199,7 +200,7 @@ impl Custody for Migratable {
         let write_back = |volume: &dyn VolumeControl| {
             volume.sync_within(written_back_by.saturating_duration_since(Instant::now()).max(WRITTEN_BACK_SOON))
         };
-        // So whoever has asked for the same lets go of it.
+        // A sync that somebody else has asked for ends with this one, and lets go of it.
         open.volume().map_or(Ok(()), write_back)?;
         let end = Instant::now() + GIVE_PATIENCE;
         // Beside this one and the one that is kept.

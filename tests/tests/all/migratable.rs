@@ -170,6 +170,38 @@ fn an_image_that_is_another_ones_is_not_touched() -> Result<()> {
     Ok(())
 }
 
+/// The memory of a volume is made when that is taken, which a sandbox has to let through: in /run, where that is on tmpfs.
+#[test]
+fn a_confined_daemon_makes_the_memory_of_a_volume() -> Result<()> {
+    let place = place("volume")?;
+    let mut command = Command::new("unshare");
+    if !rustix::process::geteuid().is_root() {
+        command.arg("--map-root-user");
+    }
+    command.args(["--mount", "sh", "-c", "mount -t tmpfs tmpfs /run && exec \"$@\"", "sh"]).arg(vringd::program()?);
+    let image = place.path().join("disk.img");
+    let daemon = Daemon::serve_by(
+        command,
+        directory()?,
+        &format!(
+            "[sandbox]\nlandlock = 'on'\nallow = ['{DIRECTORY}']\n[[export]]\nname = 'disk'\nsocket = '{DIRECTORY}/disk.sock'\n\
+             storage = {{ kind = 'volume', path = '{}', migratable = true }}\n",
+            image.display()
+        ),
+    )?;
+    ensure!(daemon.output().contains("/run/vringd"), "the memory is elsewhere: {}", daemon.output());
+    for _ in 0..2 {
+        let mut frontend = Frontend::connect(&daemon.socket("disk"), 0)?;
+        let mut ring = frontend.ring(0, RING_SIZE)?;
+        write(&frontend, &mut ring, 1, 1)?;
+        frontend.stop(&ring)?;
+        ensure!(!holds(&daemon)?, "it is given up");
+        drop(frontend);
+        daemon.wait_disconnected("disk")?;
+    }
+    daemon.stop()
+}
+
 /// An upgrade is refused, and a removal does not wait for the image with it.
 #[test]
 fn who_waits_for_an_image_holds_nobody_up() -> Result<()> {
@@ -193,10 +225,15 @@ fn who_waits_for_an_image_holds_nobody_up() -> Result<()> {
     std::thread::scope(|scope| {
         let waiting = scope.spawn(waits);
         is_connected()?;
-        ensure!(there.upgrade().is_err(), "its session is at something else");
+        let refused = there.upgrade().map(drop).unwrap_err().to_string();
+        ensure!(refused.contains("its thread is held up"), "{refused}");
+        waiting.join().expect("no panic")?;
+        let waiting = scope.spawn(waits);
         is_connected()?;
         there.remove("disk", true)?;
-        waiting.join().expect("no panic")
+        waiting.join().expect("no panic")?;
+        ensure!(there.output().contains("was waited for until its export ended"), "{}", there.output());
+        Ok::<_, anyhow::Error>(())
     })?;
     write(&first, &mut ring, 1, 1)?;
     here.stop()?;

@@ -103,7 +103,7 @@ pub enum VolumeError {
         /// And as the volume itself says.
         found: u64,
     },
-    /// {path}: was not given up by the daemon that had it last, on another host or before a restart of this one, so that it may still be written there, and what is in memory there would be lost: have it given up by that daemon; if that host is gone, or was restarted, go on with what was flushed by `vringd volume replay`
+    /// {path}: was not given up by the daemon that had it last, of which no memory file is here: another host may still write to it, and what it has in memory would be lost; have that daemon give it up, or, if its host is gone or was restarted since, go on with what was flushed by `vringd volume replay`
     NotGivenUp {
         /// The volume.
         path: PathBuf,

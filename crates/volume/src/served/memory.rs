@@ -50,14 +50,16 @@ pub(super) fn directory(place: &MemoryFile) -> Option<PathBuf> {
     found(place, &Uuid::nil())?.parent().map(Path::to_owned)
 }
 
+/// Whether a directory is on tmpfs. By its path alone: a sandbox need not let it be listed.
+fn is_in_memory(directory: &Path) -> io::Result<bool> {
+    file_system_memory(rustix::fs::open(directory, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+}
+
 /// Refuses a place for a memory file that is to be made later, where it would be refused then.
 pub(super) fn check_place(place: &MemoryFile) -> Result<(), VolumeError> {
     let Some(directory) = directory(place) else { return Ok(()) };
     let failed = VolumeError::io(&directory, "look for a place for the memory file in");
-    // By its path alone: a sandbox need not let it be listed.
-    let found = rustix::fs::open(&directory, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
-    let is_in_memory = found.map_err(io::Error::from).and_then(file_system_memory).map_err(failed)?;
-    if is_in_memory { Ok(()) } else { Err(VolumeError::NotTmpfs { path: directory }) }
+    if is_in_memory(&directory).map_err(failed)? { Ok(()) } else { Err(VolumeError::NotTmpfs { path: directory }) }
 }
 
 fn named(directory: &str, name: &str, volume: &Uuid) -> PathBuf {
@@ -76,8 +78,7 @@ pub fn default_memory_path(volume: &Uuid) -> PathBuf {
 fn usable(directory: &Path) -> bool {
     // Not made before it is known that it would do: /run need not be on tmpfs.
     let above = if directory.is_dir() { Some(directory) } else { directory.parent() };
-    let in_memory = |path: &Path| std::fs::File::open(path).is_ok_and(|fd| file_system_memory(fd).unwrap_or(false));
-    if !above.is_some_and(in_memory) {
+    if !above.is_some_and(|path| is_in_memory(path).unwrap_or(false)) {
         return false;
     }
     let _ = DirBuilder::new().mode(0o700).create(directory);
