@@ -31,8 +31,9 @@ use vhost_user::{Handover, StopFd};
 
 /// How often the end of an export is looked for while somebody waits for it.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
-/// How long an export that ends may take to flush and close what another daemon goes on with: half of what a client waits for its answer.
-const CLOSE_PATIENCE: Duration = Duration::from_secs(30);
+/// How long an export that ends may take to flush and close what another daemon goes on with: more than a volume's write-back, and less than
+/// a client waits for its answer.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(45);
 
 /// What an export serves, for the verbs that only one kind has.
 #[derive(Clone)]
@@ -262,7 +263,7 @@ impl Export {
     ///
     /// # Errors
     /// A worker hangs: nothing has changed. [`ExportError::Undrained`]: requests are still under way after a second, or what it served is still
-    /// being opened, flushed or closed after half a minute. The export has failed by that, serves nobody any more, and can be ended again when its storage has answered.
+    /// being opened, flushed or closed after 45 seconds. The export has failed by that, serves nobody any more, and can be ended again when its storage has answered.
     pub fn end_soon(&self) -> Result<(), ExportError> {
         self.shared.rings.take_changes()?;
         self.shared.stop.signal();

@@ -119,7 +119,7 @@ impl Shared {
         Ok(())
     }
 
-    /// No ring runs. `is_awaited`: a frontend waits until what they needed is given up, or cannot be.
+    /// No ring runs. `is_awaited`: somebody waits until what they needed is given up, or cannot be.
     pub(crate) fn give_up(&self, is_awaited: bool) {
         match self.device.give_up(if is_awaited { GIVE_UP_PATIENCE } else { GIVE_UP_SOON }) {
             Ok(false) => {}
@@ -158,7 +158,8 @@ impl Shared {
     /// A session is over: every ring has been stopped.
     pub(crate) fn session_ended(&self, reason: &SessionEnd) {
         self.device.session_ended();
-        self.give_up(false);
+        // Nobody tries again when the export ends.
+        self.give_up(matches!(reason, SessionEnd::Stopped));
         self.lock().session_ended(reason);
         if let Some(told) = &*self.session_end.lock().unwrap_or_else(PoisonError::into_inner) {
             // Nobody listens when the daemon is ending anyway.

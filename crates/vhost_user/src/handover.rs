@@ -9,10 +9,9 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use displaydoc::Display;
 use rustix::event::{EventfdFlags, eventfd};
@@ -24,8 +23,6 @@ use crate::inflight::InflightState;
 use crate::log::LogState;
 use crate::memory::RegionState;
 use crate::rings::Kick;
-
-const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
 
 /// Everything by which another program can go on with an endpoint.
 #[derive(Debug)]
@@ -142,8 +139,8 @@ struct Orders {
 pub struct Order {
     /// When rings that are not drained are not worth waiting for any more. `None`: only look, and stop nothing.
     pub drained_by: Option<Instant>,
-    /// By its endpoint's thread.
-    taken: Arc<AtomicBool>,
+    /// Told when its endpoint's thread is at it.
+    taken: Sender<()>,
     answer: Sender<Result<EndpointState, HandoverError>>,
     hold: Receiver<Infallible>,
 }
@@ -151,7 +148,7 @@ pub struct Order {
 /// An answer that is on its way. Dropping it takes the request back.
 #[derive(Debug)]
 pub struct Pending {
-    taken: Arc<AtomicBool>,
+    taken: Receiver<()>,
     answer: Receiver<Result<EndpointState, HandoverError>>,
     hold: Hold,
 }
@@ -182,11 +179,11 @@ impl Handover {
     fn order(&self, drained_by: Option<Instant>) -> Pending {
         let (answer, answered) = channel();
         let (sender, hold) = channel();
-        let taken = Arc::<AtomicBool>::default();
+        let (tells, taken) = channel();
         let mut orders = self.lock();
         // An order that is dropped is an answer too: the endpoint has ended.
         if !orders.closed {
-            orders.waiting.push_back(Order { drained_by, taken: taken.clone(), answer, hold });
+            orders.waiting.push_back(Order { drained_by, taken: tells, answer, hold });
             self.signal();
         }
         drop(orders);
@@ -207,7 +204,8 @@ impl Handover {
         let mut orders = self.lock();
         let order = orders.waiting.pop_front();
         if let Some(order) = &order {
-            order.taken.store(true, Ordering::Release);
+            // Nobody may wait for it any more.
+            let _ = order.taken.send(());
         }
         if orders.waiting.is_empty() {
             let _ = rustix::io::read(&self.0.wake, &mut [0; 8]);
@@ -267,17 +265,11 @@ impl Pending {
     /// # Errors
     /// Something else holds it up.
     pub fn wait_until_taken(&self, deadline: Instant) -> Result<(), HandoverError> {
-        while !self.taken.load(Ordering::Acquire) {
-            // The order is gone with its endpoint.
-            if Arc::strong_count(&self.taken) == 1 {
-                break;
-            }
-            if Instant::now() >= deadline {
-                return Err(HandoverError::Unresponsive);
-            }
-            std::thread::sleep(LOOK_AGAIN_AFTER);
+        match self.taken.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            // Or the order is gone with its endpoint.
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => Ok(()),
+            Err(RecvTimeoutError::Timeout) => Err(HandoverError::Unresponsive),
         }
-        Ok(())
     }
 
     /// Waits for the state, at most until `deadline`. The endpoint stays paused while the hold is kept.

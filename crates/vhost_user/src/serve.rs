@@ -70,6 +70,9 @@ impl Service<'_> {
             let [stopped, asked, waiting] =
                 wait([self.stop.as_fd(), self.handover.as_fd(), self.endpoint.as_fd()], timeout.as_ref());
             if stopped {
+                if target.is_held() {
+                    target.give_up(true);
+                }
                 return None;
             }
             if !asked && !waiting && timeout.is_some() {

@@ -74,7 +74,8 @@ pub trait Target: Send {
         Ok(())
     }
 
-    /// No ring runs any more: what was taken is given up, if it can be. `is_awaited`: by a message that is answered after this returns.
+    /// No ring runs any more: what was taken is given up, if it can be. `is_awaited`: somebody waits until this returns, as a
+    /// frontend for its answer, or whoever ends the endpoint.
     fn give_up(&mut self, _is_awaited: bool) {}
 
     /// Whether anything that was taken is held. Where that is so and no ring runs, [`Target::give_up`] is called from time to time.
