@@ -84,7 +84,7 @@ fn raw(path: &Path, links: Links, (size, shrink): (NewSize, bool)) -> Result<Res
     }
     if let Some(looks) = begins_like(path) {
         let path = path.display();
-        tracing::warn!(%path, "begins like {looks} and is resized as raw bytes: if it is one, say so by its format");
+        tracing::warn!(%path, "begins like {looks} and is resized as raw bytes, which such a format knows nothing of (`--format qcow2` if it is one of these)");
     }
     image.measure()?;
     let resized = admit(path, image.len_bytes(), size, shrink)?;

@@ -13,8 +13,6 @@ use vhdx::{Backing, FILE_MAGIC, VhdxError, VhdxReader};
 
 /// Headers and region tables lie in here.
 const HEAD_BYTES: usize = REGION_TABLE2_OFFSET as usize + REGION_TABLE_CRC_COVERAGE;
-/// A block allocation table may be longer than its disk needs, but not beyond that: it is in memory.
-const TABLE_BYTES_SPARE: u64 = 64 << 20;
 /// The region of a few numbers, which has 1 MiB in practice.
 const METADATA_BYTES_MAX: u32 = 16 << 20;
 
@@ -101,16 +99,16 @@ impl Vhdx {
         let (block_bytes, chunk_ratio) = (u64::from(metadata.block_size), metadata.chunk_ratio());
         let last = metadata.virtual_disk_size.div_ceil(block_bytes) - 1;
         let (needed, there) = ((last + last / chunk_ratio + 1) * 8, u64::from(regions.bat.length));
-        if there < needed || there > needed + TABLE_BYTES_SPARE {
+        if there < needed {
             let reason = format!(
                 "its block allocation table has {there} bytes, and its disk of {} bytes needs {needed}: it is damaged",
                 metadata.virtual_disk_size
             );
             return Err(part.refused(reason));
         }
-        if needed > TABLE_BYTES_MAX {
+        if there > TABLE_BYTES_MAX {
             let reason = format!(
-                "its block allocation table has {needed} bytes, and 128 MiB are read at most: `qemu-img convert` may read it"
+                "its block allocation table has {there} bytes, and 129 MiB are read at most: `qemu-img convert` may read it"
             );
             return Err(part.refused(reason));
         }
