@@ -12,6 +12,7 @@ use rustix::fs::{OFlags, Statx};
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
@@ -165,7 +166,8 @@ fn leave(job: Job) {
         let (sender, receiver) = channel::<Job>();
         let run = move || {
             receiver.into_iter().for_each(|job| {
-                job();
+                // A panic is told by its hook; others still have this thread.
+                let _ = catch_unwind(AssertUnwindSafe(job));
                 DONE.fetch_add(1, Ordering::Release);
             });
         };

@@ -4,7 +4,7 @@ use crate::{Description, OpenError, Storage, StorageError, VolumeStatus};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is looked at before anybody has it.
+/// What can be inspected while nobody, or another process, has it open.
 pub trait Look {
     /// What it is and its size in bytes, without a lock and without a write, while another process may have it.
     ///

@@ -45,7 +45,7 @@ impl Threads {
 
     /// Starts them, unless they run. Called when a storage is opened, so that they have the daemon's affinity and cgroup and not those
     /// of the worker that happens to need them first.
-    /// Where they could not be had, they are asked for again some time later.
+    /// Where they could not be had, the next storage that is opened asks for them again, after a while.
     pub fn prepare(&'static self) {
         if self.pool.get().is_some() {
             return;

@@ -13,7 +13,7 @@ use storage::Storage;
 const HOLD_PATIENCE: Duration = Duration::from_secs(2);
 /// How long workers may take to let go of a storage before somebody else waits for them.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
-/// The name of a thread that closes what stood behind a disk; it is there for no longer.
+/// The name of a thread while it closes what stood behind a disk.
 pub(crate) const CLOSE_THREAD: &str = "disk-close";
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
 
@@ -106,8 +106,11 @@ pub(super) fn close(storage: Arc<dyn Storage>) {
         while Arc::strong_count(&storage) > 1 {
             std::thread::sleep(CLOSE_PATIENCE);
         }
+        // Nothing of a device until then.
+        let _ = std::ffi::CString::new(CLOSE_THREAD).map(|name| rustix::thread::set_name(&name));
+        drop(storage);
     };
-    if let Err(error) = std::thread::Builder::new().name(CLOSE_THREAD.to_owned()).spawn(waits) {
+    if let Err(error) = std::thread::Builder::new().name("disk-end".to_owned()).spawn(waits) {
         tracing::warn!(%error, "a storage is closed by the worker that is the last to use it, which may take that a while");
     }
 }
