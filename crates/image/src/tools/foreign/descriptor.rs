@@ -33,17 +33,20 @@ pub(super) struct Line {
 /// Most characters of a line that a message shows.
 const SHOWN: usize = 60;
 
-/// Reads the extents of a disk without a parent, in their order. Zeroes behind the text are padding.
+/// The text, of bytes that may have anything behind its end: where it becomes shorter QEMU leaves the rest of what was there. None: it is not in UTF-8.
+pub(super) fn text(mut bytes: Vec<u8>) -> Option<String> {
+    bytes.truncate(bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len()));
+    String::from_utf8(bytes).ok()
+}
+
+/// Reads the extents of a disk without a parent, in their order.
 ///
 /// # Errors
 /// What is wrong, and what helps.
 pub(super) fn extents(text: &str) -> Result<Vec<Line>, String> {
     let mut lines = Vec::new();
     let mut is_typed = false;
-    let text = text.trim_end_matches('\0').trim_start_matches('\u{feff}');
-    if text.contains('\0') {
-        return Err("its descriptor has a zero byte inside: it is damaged".to_owned());
-    }
+    let text = text.trim_start_matches('\u{feff}');
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.trim();
         let shown = || line.chars().take(SHOWN).collect::<String>();
@@ -116,7 +119,7 @@ mod tests {
     fn extents_are_read_in_their_order() {
         let text = "# Disk DescriptorFile\nversion=1\nCID=1\nparentCID=ffffffff\ncreateType=\"custom\"\r\n\n\
              RW 4192256 SPARSE \"a b-s001.vmdk\"\nRDONLY 8 FLAT \"f\" 16\nRW 9 VMFS \"g\"\nNOACCESS 3 ZERO \n\
-             ddb.adapterType = \"ide\"\n\0\0";
+             ddb.adapterType = \"ide\"\n";
         let line = |sectors, kind, name: &str| Line { sectors, kind, name: name.to_owned() };
         let expected = [
             line(4_192_256, Kind::Sparse, "a b-s001.vmdk"),
@@ -155,7 +158,8 @@ mod tests {
         ] {
             assert!(refused(line).starts_with(about), "{}", refused(line));
         }
-        assert!(refused("RW 8 ZERO\0\nRW 8 ZERO").contains("has a zero byte inside"));
+        assert_eq!(text(b"RW 8 ZERO\n\0RW 8 \xff".to_vec()).as_deref(), Some("RW 8 ZERO\n"));
+        assert_eq!(text(b"RW 8 \xff".to_vec()), None);
         assert!(extents("RW 8 ZERO\n").is_err() && extents("createType=\"x\"\n").is_err());
         assert!(extents(&format!("createType=\"x\"\n{}", "RW 8 ZERO\n".repeat(4097))).is_err());
     }

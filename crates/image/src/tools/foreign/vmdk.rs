@@ -71,8 +71,8 @@ impl Vmdk {
         }
         let mut text = vec![0; part.len_bytes as usize];
         part.fill(0, &mut text)?;
-        let text = String::from_utf8(text);
-        let text = text.map_err(|_| part.refused("is no VMDK image, or its descriptor is not in UTF-8: save it so"))?;
+        let no_text = || part.refused("is no VMDK image, or its descriptor is not in UTF-8: save it so");
+        let text = descriptor::text(text).ok_or_else(no_text)?;
         let lines = descriptor::extents(&text).map_err(|reason| part.refused(reason))?;
         let confines = Confines::new(&image.path, &image.allow);
         let directory = image.path.parent().unwrap_or(Path::new(""));
@@ -232,8 +232,7 @@ impl Sparse {
         }
         let mut text = vec![0; if offset == 0 { 0 } else { bytes as usize }];
         self.part.fill(offset, &mut text)?;
-        text.truncate(text.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
-        String::from_utf8(text).map_err(|_| self.part.refused("its descriptor is not in UTF-8: save it so"))
+        descriptor::text(text).ok_or_else(|| self.part.refused("its descriptor is not in UTF-8: save it so"))
     }
 
     /// Its descriptor says how much of it belongs to the disk.
