@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -137,13 +137,18 @@ impl Service<'_> {
     }
 
     fn run(self, mut session: Session<'_>) -> SessionEnd {
+        let mut again_at = None;
         let reason = loop {
-            let kept = session.keeps();
-            let [stopped, asked, message, another] = self.wait_in(&mut session, kept);
+            // However often others wake this thread meanwhile.
+            again_at = session.keeps().then(|| again_at.unwrap_or_else(|| Instant::now() + KEPT_PAUSE));
+            let [stopped, asked, message, another] = self.wait_in(&mut session, again_at);
             if stopped {
                 break SessionEnd::Stopped;
             }
             session.channel().turn();
+            if again_at.take_if(|at| *at <= Instant::now()).is_some() {
+                session.give_up_if_idle(false);
+            }
             if asked && let Err(reason) = self.pause(&mut session) {
                 break reason;
             }
@@ -152,8 +157,6 @@ impl Service<'_> {
                 if let Err(reason) = session.advance() {
                     break reason;
                 }
-            } else if kept && !(asked || another) {
-                session.give_up_if_idle(false);
             } else if another && wait([session.wire().as_fd()], Some(&NO_TIME)) == [false] {
                 // Looked at once more, because the session may have ended between the look at it and that at the endpoint.
                 self.turn_away();
@@ -163,9 +166,10 @@ impl Service<'_> {
     }
 
     /// Waits until somebody says something, or has been waited for long enough on the channel back; or until
-    /// what is `kept` is to be given up once more.
-    fn wait_in(self, session: &mut Session<'_>, kept: bool) -> [bool; 4] {
-        let patience = session.channel().patience().into_iter().chain(kept.then_some(KEPT_PAUSE)).min();
+    /// what is kept is to be given up once more.
+    fn wait_in(self, session: &mut Session<'_>, again_at: Option<Instant>) -> [bool; 4] {
+        let again = again_at.map(|at| at.saturating_duration_since(Instant::now()));
+        let patience = session.channel().patience().into_iter().chain(again).min();
         let patience = patience.map(Timespec::try_from).transpose().unwrap_or_default();
         let fds = [self.stop.as_fd(), self.handover.as_fd(), session.wire().as_fd(), self.endpoint.as_fd()];
         wait_and(fds, session.channel_fds(), patience.as_ref())

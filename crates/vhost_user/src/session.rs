@@ -98,7 +98,7 @@ impl<'a> Session<'a> {
             .map_err(|_| Refusal::Unsupported)
             .and_then(|code| self.handle(code, &mut message));
         if ran || outcome.is_err() {
-            self.give_up_if_idle(true);
+            self.give_up_if_idle(ran);
         }
         let answered = match outcome {
             Ok(Answer::Body(body)) => self.wire.reply(request, &body, None, self.stop),
