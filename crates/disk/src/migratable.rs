@@ -9,6 +9,7 @@ use crate::StorageSpec;
 use engine::{Completion, Io, Solo, Token};
 use std::io;
 use std::path::PathBuf;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -19,10 +20,14 @@ use storage::{
 };
 use values::SyncMode;
 
+/// The name of a thread that closes a disk; it is there for no longer.
+pub const CLOSE_THREAD: &str = "disk-close";
 /// How long the other side may take to give it up, while this side's frontend waits: it has stopped its rings before.
 const TAKE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long workers may take to let go of it.
 const GIVE_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a volume that is written back takes to be closed where its disk answers.
+const CLOSED_SOON: Duration = Duration::from_secs(1);
 /// How long it takes to see that there is nothing to be written back.
 const WRITTEN_BACK_SOON: Duration = Duration::from_millis(100);
 /// How long somebody waits who changes something else of it, while others may wait for him.
@@ -217,10 +222,13 @@ impl Custody for Migratable {
         let (about, capacity_bytes) = (promised(open.describe()), open.capacity_bytes());
         tracing::info!(path = about.target, "the image is given up: no guest runs");
         let kept = std::mem::replace(&mut self.state().has, Has::Seen(about, capacity_bytes));
+        drop(kept);
         // It is closed by this, and nobody who only looks waits for it.
-        let closed = open.volume().map_or(Ok(()), VolumeControl::close);
-        drop((open, kept));
-        closed.map(|()| true)
+        if open.volume().is_none() {
+            drop(open);
+            return Ok(true);
+        }
+        closed_by(open, written_back_by).map(|()| true)
     }
 
     fn held(&self) -> Option<Arc<dyn Storage>> {
@@ -241,6 +249,23 @@ impl Custody for Migratable {
     fn is_used(&self) -> bool {
         matches!(&self.state().has, Has::Open(open) if Arc::strong_count(open) > 1)
     }
+}
+
+/// Closes a volume, by a thread that is left to that where it takes longer: what is written last is bounded by nothing else. The volume's locks
+/// are held until it has ended.
+fn closed_by(volume: Arc<dyn Storage>, by: Instant) -> Result<(), StorageError> {
+    let failed = |source| StorageError::Io { action: Action::Write, source };
+    let (sender, closed) = channel();
+    let close = move || {
+        let result = volume.volume().map_or(Ok(()), VolumeControl::close);
+        drop(volume);
+        // Nobody may wait for it any more.
+        let _ = sender.send(result);
+    };
+    std::thread::Builder::new().name(CLOSE_THREAD.to_owned()).spawn(close).map_err(failed)?;
+    let patience = by.saturating_duration_since(Instant::now()).max(CLOSED_SOON);
+    let late = || failed(io::Error::new(io::ErrorKind::TimedOut, "it is not closed yet"));
+    closed.recv_timeout(patience).unwrap_or_else(|_| Err(late()))
 }
 
 /// The outer error is of a flush that nobody has begun.

@@ -416,6 +416,38 @@ impl VolumeControl for NoHoles {
     }
 }
 
+/// A volume whose end hangs has its locks until then, and nobody waits for it longer than he has patience.
+#[test]
+fn a_close_that_hangs_holds_nobody_up() {
+    let directory = place();
+    let [_, _, spec, _] = images(&directory);
+    let (ends, end) = std::sync::mpsc::channel::<()>();
+    let below = opened(&plain(&spec));
+    let here = Migratable::new(spec.clone(), Has::Open(Arc::new(Hangs { below, end: std::sync::Mutex::new(end) })));
+    let refused = here.give_up(Duration::ZERO).unwrap_err().to_string();
+    assert!(refused.contains("is not closed yet") && !here.is_held() && !here.is_changing(), "{refused}");
+    assert!(matches!(plain(&spec).open(), Err(OpenError::Locked { .. })));
+    drop(ends);
+    drop(custody(&opened(&spec)).take(&|| true).unwrap());
+}
+
+struct Hangs {
+    below: Arc<dyn Storage>,
+    end: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
+}
+
+impl Through for Hangs {
+    fn below(&self) -> &dyn Storage {
+        &*self.below
+    }
+}
+
+impl Drop for Hangs {
+    fn drop(&mut self) {
+        let _ = self.end.lock().unwrap().recv();
+    }
+}
+
 /// What fails then is told, though there is nothing that could be kept.
 #[test]
 fn a_volume_that_is_not_closed_in_order_is_given_up_with_an_error() {

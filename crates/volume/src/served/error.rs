@@ -103,6 +103,8 @@ pub enum VolumeError {
         /// And as the volume itself says.
         found: u64,
     },
+    /// storage.migratable: needs to know which boot of the host this is, and /proc has no boot id of the kernel's (/proc/sys/kernel/random/boot_id): leave it out, or show that to the daemon
+    NoBoot,
     /// {path}: was not given up by the daemon that had it last, of which no memory file is here: another host may still write to it, and what it has in memory would be lost; have that daemon give it up, or, if its host is gone or was restarted since, go on with what was flushed by `vringd volume replay`
     NotGivenUp {
         /// The volume.

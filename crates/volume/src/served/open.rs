@@ -21,7 +21,7 @@
 
 use super::apart::Both;
 use super::blocking::StorageBlocks;
-use super::boot::awaited;
+use super::boot::{awaited, boot_id};
 use super::epoch::next_epoch;
 use super::error::VolumeError;
 use super::memory::{Contents, Home, Memory};
@@ -30,7 +30,7 @@ use super::shared::{Layout, Parts, Shared};
 use super::writeback::WriteBack;
 use super::{LoggedOptions, LoggedStorage, described, memory, pair};
 use crate::cache::Cache;
-use crate::format::{Superblock, read_superblock, write_superblock};
+use crate::format::{Superblock, close, read_superblock, write_superblock};
 use crate::log::End;
 use crate::recover::{RecoverError, Recovered, recover, salvage};
 use crate::{Blocks, Progress};
@@ -193,6 +193,8 @@ impl Look for VolumeOptions {
         };
         let data = reader(&self.path)?;
         memory::check_place(&self.memory_file)?;
+        // Whose memory it is could not be told.
+        boot_id().ok_or(VolumeError::NoBoot)?;
         let superblock = admit(self, &data, self.log.as_deref().map(reader).transpose()?.as_ref())?;
         let (below, _) = self.file(&self.path, false).look()?;
         let about = described(&below, self.path.display().to_string());
@@ -228,8 +230,9 @@ impl OpenedVolume {
         let log = options.log.as_deref().map(open).transpose()?;
         // Before anything is made.
         let superblock = admit(options, &data, log.as_ref())?;
-        // Who gives it up closes it in order. Locks need not tell of another host, nor of what a killed daemon has left in memory there.
-        if options.migratable && !superblock.clean && awaited(&superblock).is_none() {
+        // Who gives it up takes the word of its memory back. Locks need not tell of another host, nor of what a killed daemon has left in
+        // memory there.
+        if options.migratable && superblock.memory.is_some() && awaited(&superblock).is_none() {
             return Err(VolumeError::NotGivenUp { path: options.path.clone() });
         }
         let memory = Memory::open(&options.memory_file, &superblock, Home::of(&options.path))?;
@@ -380,8 +383,15 @@ impl Opening {
             tracing::info!(volume = %path.display(), memory = %memory.display(), blocks = versions,
                 "goes on with what a killed server had in memory");
         }
-        let storage = self.start(superblock, cache, &mut home)?;
-        Ok((storage, recovered, versions))
+        let is_new = contents == Contents::Blank && self.disk.is_none();
+        let started = self.start(superblock, cache, &mut home).inspect_err(|_| {
+            // Nobody has written by it: who opens it next misses nothing.
+            if is_new && let Err(error) = read_superblock(&mut home).and_then(|mut found| close(&mut home, &mut found))
+            {
+                tracing::warn!(%error, "a volume that could not be opened is not closed in order");
+            }
+        });
+        Ok((started?, recovered, versions))
     }
 
     /// Recovery knows one storage, where a disk that is apart begins at `data_offset`.

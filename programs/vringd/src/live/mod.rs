@@ -22,4 +22,3 @@ mod swap;
 
 pub(crate) use course::TARGET_THREAD;
 pub(crate) use jobs::Jobs;
-pub(crate) use swap::CLOSE_THREAD;

@@ -13,8 +13,6 @@ use storage::Storage;
 const HOLD_PATIENCE: Duration = Duration::from_secs(2);
 /// How long workers may take to let go of a storage before somebody else waits for them.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
-/// The name of a thread while it closes what stood behind a disk.
-pub(crate) const CLOSE_THREAD: &str = "disk-close";
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
 
 /// What comes behind a disk.
@@ -107,7 +105,7 @@ pub(super) fn close(storage: Arc<dyn Storage>) {
             std::thread::sleep(CLOSE_PATIENCE);
         }
         // Nothing of a device until then.
-        let _ = std::ffi::CString::new(CLOSE_THREAD).map(|name| rustix::thread::set_name(&name));
+        let _ = std::ffi::CString::new(disk::CLOSE_THREAD).map(|name| rustix::thread::set_name(&name));
         drop(storage);
     };
     if let Err(error) = std::thread::Builder::new().name("disk-end".to_owned()).spawn(waits) {

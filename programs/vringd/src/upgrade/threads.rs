@@ -3,7 +3,8 @@
 //! `execve` ends all threads of the process, and waits for each however long the kernel keeps it: a thread that is with a device or a file
 //! system that hangs would have guests wait, for as long as that does. What is seen here is seen before anybody pauses.
 
-use crate::live::{CLOSE_THREAD, TARGET_THREAD};
+use crate::live::TARGET_THREAD;
+use disk::CLOSE_THREAD;
 use engine::RING_END_THREAD;
 use std::collections::BTreeMap;
 use std::fs;
