@@ -168,6 +168,18 @@ impl Guest {
         self.wait_to_stay(limit, "failed")
     }
 
+    /// Moves the running guest to `uri`, where the devices' states are not taken: it runs on here.
+    pub fn migrate_and_be_refused(&mut self, uri: &str, limit: Duration) -> Result<()> {
+        // Otherwise nobody tells this side what became of it.
+        self.monitor("migrate_set_capability return-path on")?;
+        self.monitor("migrate_set_parameter max-bandwidth 100G")?;
+        self.monitor("migrate_set_parameter downtime-limit 2000")?;
+        self.monitor(&format!("migrate -d {uri}"))?;
+        self.wait_to_stay(limit, "failed")?;
+        self.monitor("migrate_set_capability return-path off")?;
+        Ok(())
+    }
+
     /// So slowly that it does not end.
     fn begin_to_migrate(&mut self, uri: &str, limit: Duration, is_enough: impl Fn(&str) -> bool) -> Result<()> {
         self.monitor("migrate_set_parameter max-bandwidth 4M")?;

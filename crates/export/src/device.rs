@@ -9,6 +9,15 @@ use std::time::Duration;
 use vhost_user::RingStart;
 use vring::Note;
 
+/// What came of a [`Device::take`] that succeeded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Took {
+    /// The config space is another one by that.
+    pub(crate) config_changed: bool,
+    /// What the guest has no more, in words.
+    pub(crate) lost: Option<String>,
+}
+
 /// A disk's or a directory's part in a session. Calls come from the session's thread.
 pub(crate) trait Device: Send + Sync {
     /// Device features offered, without those of the transport.
@@ -22,6 +31,22 @@ pub(crate) trait Device: Send + Sync {
 
     /// Whether a frontend can migrate it: its rings log what they write, and the rest of it is on both sides.
     fn has_log(&self) -> bool;
+
+    /// Whether something of it has to go along that is not on both sides.
+    fn has_device_state(&self) -> bool {
+        false
+    }
+
+    /// That, in pieces that belong behind each other. No ring runs. Blocks.
+    fn save(&self) -> Result<Vec<Vec<u8>>, String> {
+        Err("it has no state".to_owned())
+    }
+
+    /// Goes on with what came from another host, as long as `is_wanted` says so. What the guest has no more, in words. Blocks.
+    fn load(&self, state: &[u8], is_wanted: &dyn Fn() -> bool) -> Result<Option<String>, String> {
+        let _ = (state, is_wanted);
+        Err("it has no state".to_owned())
+    }
 
     /// Whether the device has a config space to show.
     fn has_config(&self) -> bool;
@@ -42,11 +67,11 @@ pub(crate) trait Device: Send + Sync {
         let _ = (rings, note);
     }
 
-    /// A ring is about to start: what rings need is taken for this process, if it can be another one's. Whether the config space is
-    /// another one by that. Blocks, as long as `is_wanted` says so where it waits for somebody else.
-    fn take(&self, rings: &RingSet, is_wanted: &dyn Fn() -> bool) -> Result<bool, String> {
+    /// A ring is about to start: what rings need is taken for this process, if it can be another one's. Blocks, as long as
+    /// `is_wanted` says so where it waits for somebody else.
+    fn take(&self, rings: &RingSet, is_wanted: &dyn Fn() -> bool) -> Result<Took, String> {
         let _ = (rings, is_wanted);
-        Ok(false)
+        Ok(Took::default())
     }
 
     /// No ring runs: what they needed may be another process's from now on. Whether it was this one's; an error says why it stays so. Blocks.

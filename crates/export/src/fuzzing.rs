@@ -4,6 +4,7 @@
 //! The targets in `fuzz/` call them, and so do the crate's own tests. Beside panics they look for requests that are lost or
 //! answered twice: what a ring has in flight must be what it took and did not answer.
 
+mod device_state;
 mod directory;
 mod disk;
 mod guest;
@@ -12,6 +13,7 @@ mod p9;
 mod p9_session;
 
 pub use crate::nbd::fuzzing::nbd_handshake;
+pub use device_state::device_state;
 pub use directory::directory;
 pub use disk::disk;
 pub use p9::p9;
@@ -24,7 +26,7 @@ mod seeds;
 #[cfg(test)]
 mod tests {
     use super::guest::{OFFER, POKE, SERVE};
-    use super::{directory, disk, nbd_handshake, p9, seeds};
+    use super::{device_state, directory, disk, nbd_handshake, p9, seeds};
 
     /// A descriptor, as a step: index, page and offset of the buffer, length, flags, next.
     fn descriptor(index: u8, at: u16, len: u16, flags: u8, next: u8) -> Vec<u8> {
@@ -216,6 +218,29 @@ mod tests {
         let answered = |options: u8| disk(&[&[options][..], &steps].concat());
         assert_eq!(answered(0), 3);
         assert_eq!(answered(super::guest::IS_MOVED), 2);
+    }
+
+    /// What others send is read as far as it makes sense, and what makes none leaves nothing.
+    #[test]
+    fn states_of_other_hosts_hold() {
+        let mut known = Vec::new();
+        seeds::hold("device_state", &super::device_state::seeds(), |seed| known.push(device_state(seed)));
+        known.sort_unstable();
+        assert_eq!(known, [1, 6, 6, 6], "nodes and open files of the seeds");
+        let mut taken = 0;
+        let made = super::device_state::seeds();
+        seeds::noise(3000, 40, |input| {
+            let Some((&[which, at, options], rest)) = input.split_first_chunk() else { return };
+            let (_, seed) = &made[usize::from(which) % made.len()];
+            let mut state = seed.clone();
+            state[0] = options;
+            for (at, byte) in (usize::from(at)..).step_by(7).zip(rest.iter().take(usize::from(which % 3) + 1)) {
+                let at = 1 + at % (state.len() - 1);
+                state[at] = *byte;
+            }
+            taken += usize::from(device_state(&state) > 0);
+        });
+        assert!(taken >= 100, "only {taken} states were taken");
     }
 
     fn nbd_seeds() -> Vec<(&'static str, Vec<u8>)> {

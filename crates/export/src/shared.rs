@@ -1,6 +1,6 @@
 //! What the session's thread and the control threads of an export share.
 
-use crate::device::Device;
+use crate::device::{Device, Took};
 use crate::label::{Keeper, Label};
 use crate::limit::{Limiting, Throttle};
 use crate::ring_set::RingSet;
@@ -111,12 +111,46 @@ impl Shared {
 
     /// A ring is about to start, as long as anybody wants it.
     pub(crate) fn take(&self, is_wanted: &dyn Fn() -> bool) -> Result<(), String> {
-        let is_another = self.device.take(&self.rings, is_wanted)?;
+        let Took { config_changed, lost } = self.device.take(&self.rings, is_wanted)?;
         self.lock().kept = None;
-        if is_another {
+        if config_changed {
             self.tell_config();
         }
+        if let Some(lost) = lost {
+            self.complain(lost);
+        }
         Ok(())
+    }
+
+    /// Something is not as the guest left it; the export goes on.
+    fn complain(&self, why: String) {
+        tracing::error!(export = self.name(), why, "the guest meets errors");
+        let mut state = self.lock();
+        if !state.failed {
+            state.last_error = Some(why);
+        }
+    }
+
+    /// The device's state, for another host.
+    pub(crate) fn save(&self) -> Result<Vec<Vec<u8>>, String> {
+        self.device.save().inspect_err(|why| self.note_error(why))
+    }
+
+    /// The device's state, from another host.
+    pub(crate) fn load(&self, state: &[u8]) -> Result<(), String> {
+        let is_wanted = || !self.stop.is_signalled();
+        let lost = self.device.load(state, &is_wanted).inspect_err(|why| self.note_error(why))?;
+        if let Some(lost) = lost {
+            self.complain(lost);
+        }
+        Ok(())
+    }
+
+    fn note_error(&self, why: &str) {
+        let mut state = self.lock();
+        if !state.failed {
+            state.last_error = Some(format!("a migration fails: {why}"));
+        }
     }
 
     /// No ring runs. `is_awaited`: somebody waits until what they needed is given up, or cannot be.

@@ -71,6 +71,18 @@ impl Target for ExportTarget {
         self.shared.device.has_log()
     }
 
+    fn has_device_state(&self) -> bool {
+        self.shared.device.has_device_state()
+    }
+
+    fn save(&mut self) -> Result<Vec<Vec<u8>>, String> {
+        self.shared.save()
+    }
+
+    fn load(&mut self, state: Vec<u8>) -> Result<(), String> {
+        self.shared.load(&state)
+    }
+
     fn has_config(&self) -> bool {
         self.shared.device.has_config()
     }

@@ -6,7 +6,7 @@ use crate::closing::{Closing, Sort, is_writable};
 use crate::dir::Stream;
 use crate::error::Result;
 use crate::ids::{Handle, Node};
-use crate::lock::{Joined, Place as At};
+use crate::lock::{Joined, LockKind, Place as At};
 use crate::mount::Mount;
 use crate::share::{Place, Share};
 use crate::sync::{Counted, Numbers, read, write};
@@ -58,8 +58,23 @@ pub struct OpenFile {
     pub(crate) stream: Option<Stream>,
     /// Appends that are left to threads.
     pub(crate) line: Line,
-    /// It has a `flock`, or may have one, and counts among those of its node.
-    pub(crate) flock: Mutex<Option<Joined>>,
+    pub(crate) flock: Mutex<Flock>,
+}
+
+/// The `flock` of an open file.
+#[derive(Debug, Default)]
+pub(crate) struct Flock {
+    /// It has one, or may have one, and counts among those of its node.
+    pub(crate) joined: Option<Joined>,
+    /// The one that was granted last and not dropped since.
+    pub(crate) kind: Option<LockKind>,
+}
+
+impl Flock {
+    /// One of this kind is asked for: the kernel drops another one first, whether or not this one is granted.
+    pub(crate) fn changes_to(&mut self, kind: LockKind) {
+        self.kind = self.kind.filter(|held| *held == kind);
+    }
 }
 
 impl OpenFile {
@@ -239,6 +254,20 @@ impl Files {
             map.shrink_to(capacity);
         }
         file
+    }
+
+    /// All that are open.
+    pub(crate) fn all(&self) -> Vec<(Handle, Arc<OpenFile>)> {
+        let mut all = Vec::with_capacity(self.len());
+        for shard in &self.shards {
+            all.extend(read(&shard.0).iter().map(|(&handle, file)| (handle, Arc::clone(file))));
+        }
+        all
+    }
+
+    /// The number that the next one gets.
+    pub(crate) fn next(&self) -> Handle {
+        self.next.load(Ordering::Relaxed)
     }
 
     /// How many are open, those that were released and are still in use included.

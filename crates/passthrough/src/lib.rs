@@ -19,6 +19,7 @@
 //! | `source`, `tree` | all of these for one directory |
 //! | `operations` | what a client may ask of a tree |
 //! | `handover` | a tree goes on in another program |
+//! | `migration` | a tree goes on another host |
 
 // A daemon's words go to its log; a line to a closed or full standard error would be a panic or a wait on a worker.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
@@ -39,6 +40,7 @@ mod ids;
 mod ioctl;
 mod lock;
 mod mapped;
+mod migration;
 mod mount;
 mod node;
 mod operations;
@@ -70,8 +72,9 @@ pub use idmap::{IdMap, IdRule, IdRuleError};
 pub use ids::{Handle, Node, ROOT};
 pub use ioctl::FsXattr;
 pub use lock::{Lock, LockKind, Wait};
+pub use migration::{LetGo, LoadError, Loaded, NotTaken, SaveError, Saved};
 pub use operations::{FEW_OWNERS, Whence};
-pub use options::{FileHandles, Options, Source};
+pub use options::{FileHandles, Migration, MigrationMode, MigrationOnError, Options, Source};
 pub use patience::without_waiting;
 pub use security::Security;
 pub use tree::{Capacity, Description, Tree};

@@ -117,6 +117,11 @@ impl Inode {
         pin
     }
 
+    /// The client has it open.
+    pub(crate) fn is_open(&self) -> bool {
+        lock(&self.slot).files.iter().any(|file| file.strong_count() > 0)
+    }
+
     /// A descriptor is open, so no other inode can have this one's number.
     pub(crate) fn is_pinned(&self) -> bool {
         let slot = lock(&self.slot);

@@ -4,7 +4,7 @@ use crate::{IdMap, Security, XattrMap};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
-pub use values::FileHandles;
+pub use values::{FileHandles, MigrationMode, MigrationOnError};
 
 /// What a tree allows and holds. The default is a writable tree with extended attributes of any name switched off.
 #[derive(Clone, Debug)]
@@ -54,8 +54,23 @@ pub struct Options {
     /// Files that are read often in small pieces are mapped, so that such a read is no system call: on ext4, btrfs and
     /// tmpfs, within bounds, and where a copy survives that a file shrinks under it.
     pub read_windows: bool,
+    /// How the tree goes along when its client is migrated.
+    pub migration: Migration,
     /// For experiments: every operation first sleeps this long. Zero for none.
     pub delay: Duration,
+}
+
+/// How a tree and what its client knows of it go to another host, or come from there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Migration {
+    /// What inodes are found by over there. A tree that is found by paths takes no file handles from anybody.
+    pub mode: MigrationMode,
+    /// What becomes of a migration that comes in, when something of it is not found here.
+    pub on_error: MigrationOnError,
+    /// File handles go along with paths, and what is found by a path has to have the same.
+    pub verify_handles: bool,
+    /// Each path is looked at once more before it goes along.
+    pub confirm_paths: bool,
 }
 
 impl Default for Options {
@@ -79,6 +94,7 @@ impl Default for Options {
             allow_direct_io: false,
             preserve_noatime: false,
             read_windows: true,
+            migration: Migration::default(),
             delay: Duration::ZERO,
         }
     }

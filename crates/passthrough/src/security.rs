@@ -36,6 +36,17 @@ impl Security {
     /// Permissions of directories on the host beneath a mapped model, unless told otherwise: `rwx------`.
     pub const DMODE: u32 = 0o700;
 
+    /// What people call it: QEMU's names.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Security::Passthrough => "passthrough",
+            Security::None => "none",
+            Security::MappedXattr { .. } => "mapped-xattr",
+            Security::MappedFile { .. } => "mapped-file",
+        }
+    }
+
     /// Owners, permissions and types are records of the tree's.
     #[must_use]
     pub fn is_mapped(self) -> bool {

@@ -155,6 +155,16 @@ impl Table {
         read(&self.shard(node).nodes).get(&node).cloned().ok_or(Errno::STALE)
     }
 
+    /// All nodes that there are, the root included.
+    pub(crate) fn all(&self) -> Vec<Arc<Inode>> {
+        self.nodes.iter().flat_map(|shard| read(&shard.nodes).values().cloned().collect::<Vec<_>>()).collect()
+    }
+
+    /// The number that the next node gets.
+    pub(crate) fn next(&self) -> Node {
+        self.next.load(Ordering::Relaxed)
+    }
+
     /// How many nodes there are, the root included.
     pub(crate) fn len(&self) -> usize {
         self.nodes.iter().map(|shard| read(&shard.nodes).len()).sum()
@@ -168,6 +178,26 @@ impl Table {
     /// Room for one that is there already, or goes with its operation.
     fn place_anyway(&self) -> Place {
         (Counted::new(&self.descriptors), self.share.take_anyway())
+    }
+
+    /// Whether a node more is allowed; one that keeps its descriptor for ever, as it has no file handle, if it is `permanent`.
+    ///
+    /// # Errors
+    /// `ENFILE`.
+    pub(crate) fn has_room(&self, permanent: bool) -> Result<()> {
+        let full = self.count.load(Ordering::Relaxed) >= self.max.nodes
+            || permanent && (self.permanent.load(Ordering::Relaxed) >= self.max.permanent || self.share.is_exceeded());
+        if full { Err(Errno::NFILE) } else { Ok(()) }
+    }
+
+    /// Whether there is room for descriptors that can be had again.
+    pub(crate) fn keeps_more(&self) -> bool {
+        self.descriptors() < self.max.descriptors && !self.share.is_exceeded()
+    }
+
+    /// A number that no node has or gets.
+    pub(crate) fn take_number(&self) -> Node {
+        self.next.fetch_add(1, Ordering::Relaxed)
     }
 
     /// How many descriptors are held for nodes.

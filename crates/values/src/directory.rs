@@ -69,6 +69,31 @@ pub enum FileHandles {
     Mandatory,
 }
 
+/// What a guest's inodes are found by where it is migrated to. The meanings are virtiofsd's, but for this: a directory takes file
+/// handles from another host only when it is `file-handles` itself, as a handle can name any file of the file system.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[serde(rename_all = "kebab-case")]
+pub enum MigrationMode {
+    /// By their paths below the directory, which may be a copy
+    #[default]
+    FindPaths,
+    /// By file handles: both sides have the same file system; files without a name go along
+    FileHandles,
+}
+
+/// What becomes of a migration that comes in, when an inode, an open file or a lock of its guest is not had here.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[serde(rename_all = "kebab-case")]
+pub enum MigrationOnError {
+    /// It fails, and the guest goes on where it was
+    #[default]
+    Abort,
+    /// It goes on, and the guest has errors where it uses these
+    GuestError,
+}
+
 /// Whether a feature is used that the guest has to know as well.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]

@@ -22,7 +22,7 @@ mod tls;
 mod volume;
 
 pub use cpus::CpuList;
-pub use directory::{CachePolicy, FileHandles, Multidevs, Negotiation, Readdirplus};
+pub use directory::{CachePolicy, FileHandles, MigrationMode, MigrationOnError, Multidevs, Negotiation, Readdirplus};
 pub use execution::Execution;
 pub use favour::Favour;
 pub use field::{FieldError, check_size, fields};

@@ -22,13 +22,14 @@ pub(crate) const LOG_ALL: u64 = VhostUserVirtioFeatures::LOG_ALL.bits();
 pub(crate) const TRANSPORT: u64 = RING_INDIRECT_DESC | RING_EVENT_IDX | VERSION_1 | RING_RESET | PROTOCOL_FEATURES;
 
 /// Protocol features offered: CONFIG only for devices that show one, INFLIGHT_SHMFD only for those whose requests can be
-/// done twice, LOG_SHMFD only for those that can be migrated.
+/// done twice, LOG_SHMFD only for those that can be migrated, DEVICE_STATE only for those of which something goes along then.
 pub(crate) const PROTOCOL: VhostUserProtocolFeatures = VhostUserProtocolFeatures::MQ
     .union(VhostUserProtocolFeatures::CONFIG)
     .union(VhostUserProtocolFeatures::REPLY_ACK)
     .union(VhostUserProtocolFeatures::BACKEND_REQ)
     .union(VhostUserProtocolFeatures::INFLIGHT_SHMFD)
     .union(VhostUserProtocolFeatures::LOG_SHMFD)
+    .union(VhostUserProtocolFeatures::DEVICE_STATE)
     .union(VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS)
     .union(VhostUserProtocolFeatures::RESET_DEVICE);
 
@@ -58,6 +59,11 @@ impl Acked {
     /// Whether the frontend may show a dirty log.
     pub(crate) fn log(self) -> bool {
         self.protocol & VhostUserProtocolFeatures::LOG_SHMFD.bits() != 0
+    }
+
+    /// Whether the frontend may move the device's state.
+    pub(crate) fn device_state(self) -> bool {
+        self.protocol & VhostUserProtocolFeatures::DEVICE_STATE.bits() != 0
     }
 
     /// Whether what is written is to be marked in it.

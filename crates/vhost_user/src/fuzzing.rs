@@ -208,7 +208,7 @@ impl<'a> Player<'a> {
     }
 
     fn step(&mut self, session: &mut Session<'_>) -> Result<(), SessionEnd> {
-        match self.input.u8() % 12 {
+        match self.input.u8() % 13 {
             0 => self.poke(),
             1 => self.shorten(),
             2 => return self.whole_ring(session),
@@ -220,6 +220,7 @@ impl<'a> Player<'a> {
                 return self.send(session, &bytes, &[]);
             }
             11 => return self.back(session),
+            12 => return self.state(session),
             _ => {
                 let request = u32::from(self.input.u8() % REQUESTS);
                 let flags = if self.input.u8() & 1 == 0 { VERSION } else { VERSION | NEED_REPLY };
@@ -252,11 +253,19 @@ impl<'a> Player<'a> {
     fn negotiate(&mut self, session: &mut Session<'_>) -> Result<(), SessionEnd> {
         // All that is offered of the device's and the transport's features, and of the protocol's.
         let wishes = self.input.u8();
-        let log = u64::from(wishes >> 3 & 1);
+        let (log, moves) = (u64::from(wishes >> 3 & 1), u64::from(wishes >> 4 & 1));
         let features =
             1 << 9 | 1 << 28 | 1 << 32 | u64::from(wishes & 1) << 29 | u64::from(wishes >> 1 & 1) << 30 | log << 26;
         self.message(session, 2, VERSION, &words([features]), &[])?;
-        let protocol = 1 | log << 1 | 1 << 3 | 1 << 5 | 1 << 9 | u64::from(wishes >> 2 & 1) << 12 | 1 << 13 | 1 << 15;
+        let protocol = 1
+            | log << 1
+            | 1 << 3
+            | 1 << 5
+            | 1 << 9
+            | u64::from(wishes >> 2 & 1) << 12
+            | 1 << 13
+            | 1 << 15
+            | moves << 19;
         self.message(session, 16, VERSION, &words([protocol]), &[])
     }
 
@@ -281,6 +290,33 @@ impl<'a> Player<'a> {
         self.message(session, 13, VERSION, &which, &[kick])?;
         self.message(session, 12, VERSION, &which, &[kick])?;
         self.message(session, 18, VERSION, &state(index, 1), &[])
+    }
+
+    /// Moves the device's state, or a part of it, and asks what came of that.
+    fn state(&mut self, session: &mut Session<'_>) -> Result<(), SessionEnd> {
+        let choice = self.input.u8();
+        let Ok((reader, writer)) = std::io::pipe() else { return Ok(()) };
+        let (reader, writer) = (OwnedFd::from(reader), OwnedFd::from(writer));
+        let loads = choice & 1;
+        let (theirs, ours) = if loads == 1 { (reader, writer) } else { (writer, reader) };
+        rustix::io::ioctl_fionbio(&ours, true).expect("a pipe need not block");
+        self.message(session, 42, VERSION, &state(loads.into(), 0), &[theirs.as_fd()])?;
+        drop(theirs);
+        let count = usize::from(self.input.u8());
+        if loads == 1 {
+            // The session may have closed its end.
+            let _written = rustix::io::write(&ours, &self.input.bytes(count));
+        } else {
+            let _read = rustix::io::read(&ours, &mut vec![0; count][..]);
+        }
+        session.turn();
+        if choice & 2 == 0 {
+            drop(ours);
+        }
+        if choice & 4 == 0 {
+            self.message(session, 43, VERSION, &[], &[])?;
+        }
+        Ok(())
     }
 
     /// Something on the channel back.
@@ -320,7 +356,7 @@ impl<'a> Player<'a> {
                 self.answer(&bytes);
             }
         }
-        session.channel().turn();
+        session.turn();
         if let (Some(far), true) = (&self.back.far, choice & 64 != 0) {
             while recv(far, &mut [0; 4096][..], RecvFlags::DONTWAIT).is_ok_and(|(read, _)| read > 0) {}
         }
@@ -473,6 +509,20 @@ impl Target for Device {
         true
     }
 
+    fn has_device_state(&self) -> bool {
+        true
+    }
+
+    fn save(&mut self) -> Result<Vec<Vec<u8>>, String> {
+        assert!(self.rings.iter().all(Option::is_none), "a ring runs");
+        Ok(vec![vec![1; 100], vec![2; 100]])
+    }
+
+    fn load(&mut self, state: Vec<u8>) -> Result<(), String> {
+        assert!(self.rings.iter().all(Option::is_none), "a ring runs");
+        if state.len().is_multiple_of(2) { Ok(()) } else { Err("it is odd".to_owned()) }
+    }
+
     fn set_log(&mut self, index: u16, log: Option<RingLog>) {
         self.serve();
         // All that was popped is pushed.
@@ -597,6 +647,12 @@ mod tests {
                     &stop,
                 ]
                 .concat(),
+            ),
+            // Out, in, and not to its end; then a ring that stands in the way.
+            (
+                "state",
+                [&[3, 31][..], &[12, 0, 200], &[12, 1, 4, 1, 2, 3, 4], &[12, 3, 1, 1], &ring(0, 4), &[12, 0, 9]]
+                    .concat(),
             ),
             ("garbage", [&[4, 16][..], &[0xff; 16]].concat()),
             ("split_header", [&[4, 5][..], &[1, 0, 0, 0, 1], &[4, 7], &[0, 0, 0, 0, 0, 0, 0]].concat()),

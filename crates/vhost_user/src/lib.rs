@@ -14,6 +14,7 @@
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod channel;
+mod device_state;
 mod end;
 mod endpoint;
 mod features;

@@ -71,6 +71,18 @@ pub(crate) enum Refusal {
     InflightRing { index: u16, queues: u16 },
     /// inflight region: {0}
     Inflight(#[from] InflightError),
+    /// the device state does not go through a pipe or a socket
+    StateFile,
+    /// the device state takes {bytes} bytes, and {most} are the most
+    StateBytes { bytes: usize, most: usize },
+    /// the device state cannot be moved: {0}
+    StatePipe(std::io::Error),
+    /// the device state is asked about before all of it was moved
+    StateUnfinished,
+    /// no device state was moved
+    StateMissing,
+    /// {0}
+    State(String),
     /// a file descriptor could not be duplicated: {0}
     Duplicate(std::io::Error),
 }

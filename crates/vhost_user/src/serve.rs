@@ -145,7 +145,7 @@ impl Service<'_> {
             if stopped {
                 break SessionEnd::Stopped;
             }
-            session.channel().turn();
+            session.turn();
             if again_at.take_if(|at| *at <= Instant::now()).is_some() {
                 session.give_up_if_idle(false);
             }
@@ -165,14 +165,14 @@ impl Service<'_> {
         self.end(session, reason)
     }
 
-    /// Waits until somebody says something, or has been waited for long enough on the channel back; or until
-    /// what is kept is to be given up once more.
+    /// Waits until somebody says something, or the device's state can go on; or until somebody has been waited for long enough on the
+    /// channel back, or what is kept is to be given up once more.
     fn wait_in(self, session: &mut Session<'_>, again_at: Option<Instant>) -> [bool; 4] {
         let again = again_at.map(|at| at.saturating_duration_since(Instant::now()));
         let patience = session.channel().patience().into_iter().chain(again).min();
         let patience = patience.map(Timespec::try_from).transpose().unwrap_or_default();
         let fds = [self.stop.as_fd(), self.handover.as_fd(), session.wire().as_fd(), self.endpoint.as_fd()];
-        wait_and(fds, session.channel_fds(), patience.as_ref())
+        wait_and(fds, session.other_fds(), patience.as_ref())
     }
 
     /// Hands the endpoint over with its session, as somebody has asked. Returns when the session goes on, because

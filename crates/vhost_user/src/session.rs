@@ -7,12 +7,14 @@ use std::sync::Arc;
 
 use rustix::event::PollFd;
 use vhost::vhost_user::message::{
-    FrontendReq, VHOST_USER_CONFIG_OFFSET, VhostUserLog, VhostUserMsgValidator, VhostUserProtocolFeatures,
-    VhostUserSingleMemoryRegion, VhostUserU64, VhostUserVringAddr, VhostUserVringState,
+    FrontendReq, VHOST_USER_CONFIG_OFFSET, VhostTransferStateDirection, VhostUserLog, VhostUserMsgValidator,
+    VhostUserProtocolFeatures, VhostUserSingleMemoryRegion, VhostUserTransferDeviceState, VhostUserU64,
+    VhostUserVringAddr, VhostUserVringState,
 };
 use vring::Memory;
 
 use crate::channel::ChannelEnd;
+use crate::device_state::{FAILED, THROUGH_YOURS, Transfer};
 use crate::features::{Acked, LOG_ALL, PROTOCOL, PROTOCOL_FEATURES, TRANSPORT};
 use crate::inflight::{self, Inflight};
 use crate::log::Log;
@@ -47,6 +49,8 @@ pub(crate) struct Session<'a> {
     log: Option<Log>,
     /// A ring was started that takes requests and is to log, since the last log was shown.
     unlogged: bool,
+    /// The device's state, while it is moved.
+    transfer: Option<Transfer>,
     rings: Vec<Ring>,
 }
 
@@ -68,6 +72,7 @@ impl<'a> Session<'a> {
             inflight: None,
             log: None,
             unlogged: false,
+            transfer: None,
             rings: (0..count).map(Ring::new).collect(),
         }
     }
@@ -81,9 +86,17 @@ impl<'a> Session<'a> {
         &mut self.channel
     }
 
-    /// What to poll for on it.
-    pub(crate) fn channel_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
-        self.channel.fds()
+    /// What to poll for besides messages.
+    pub(crate) fn other_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
+        self.channel.fds().chain(self.transfer.as_ref().and_then(Transfer::fd))
+    }
+
+    /// Does what there is to do between messages.
+    pub(crate) fn turn(&mut self) {
+        self.channel.turn();
+        if let Some(transfer) = &mut self.transfer {
+            transfer.turn();
+        }
     }
 
     /// Takes in what has arrived; handles the message if it is complete now.
@@ -136,8 +149,11 @@ impl<'a> Session<'a> {
         if !self.acknowledges(message) {
             return Ok(());
         }
-        let body = u64::from(!success).to_ne_bytes();
-        self.wire.reply(message.request, &body, None, self.stop)
+        self.answer(message, u64::from(!success))
+    }
+
+    fn answer(&self, message: &Message, value: u64) -> Result<(), SessionEnd> {
+        self.wire.reply(message.request, &value.to_ne_bytes(), None, self.stop)
     }
 
     fn acknowledges(&self, message: &Message) -> bool {
@@ -155,6 +171,8 @@ impl<'a> Session<'a> {
         match FrontendReq::try_from(message.request) {
             // "uses zero length of payload to indicate an error" (vhost-user, VHOST_USER_GET_CONFIG).
             Ok(FrontendReq::GET_CONFIG) => self.wire.reply(message.request, &[], None, self.stop),
+            Ok(FrontendReq::SET_DEVICE_STATE_FD) => self.answer(message, THROUGH_YOURS | FAILED),
+            Ok(FrontendReq::CHECK_DEVICE_STATE) => self.answer(message, FAILED),
             // A frontend that is not told would start its rings without what was in flight before, or speak of rings and
             // requests as nobody here understands them: those of a backend that has come back with other options.
             Ok(FrontendReq::SET_INFLIGHT_FD | FrontendReq::SET_FEATURES | FrontendReq::SET_PROTOCOL_FEATURES)
@@ -193,6 +211,8 @@ impl<'a> Session<'a> {
             R::GET_INFLIGHT_FD if self.acked.inflight() => self.get_inflight(message),
             R::SET_INFLIGHT_FD if self.acked.inflight() => self.set_inflight(message),
             R::SET_LOG_BASE if self.acked.log() => self.set_log(message),
+            R::SET_DEVICE_STATE_FD if self.acked.device_state() => self.set_device_state_pipe(message),
+            R::CHECK_DEVICE_STATE if self.acked.device_state() => self.check_device_state(message),
             _ => Err(Refusal::Unsupported),
         }
     }
@@ -207,6 +227,7 @@ impl<'a> Session<'a> {
         offered.set(VhostUserProtocolFeatures::CONFIG, self.target.has_config());
         offered.set(VhostUserProtocolFeatures::INFLIGHT_SHMFD, self.target.has_inflight());
         offered.set(VhostUserProtocolFeatures::LOG_SHMFD, self.target.has_log());
+        offered.set(VhostUserProtocolFeatures::DEVICE_STATE, self.target.has_device_state());
         offered.bits()
     }
 
@@ -438,6 +459,38 @@ impl<'a> Session<'a> {
         // Not while a ring has it still: what goes with the last user, and takes its time, is no worker's to do.
         drop(before);
         Ok(Answer::Body(bytes_of(&shown)))
+    }
+
+    /// SET_DEVICE_STATE_FD: from now on the state goes through this pipe, in the direction that the frontend wants.
+    fn set_device_state_pipe(&mut self, message: &mut Message) -> Result<Answer, Refusal> {
+        self.transfer = None;
+        let direction = message.decode::<VhostUserTransferDeviceState>()?.direction;
+        let pipe = message.fd()?;
+        self.no_ring_runs()?;
+        self.transfer = Some(if direction == VhostTransferStateDirection::SAVE as u32 {
+            Transfer::save(pipe, self.target.save().map_err(Refusal::State)?)?
+        } else {
+            Transfer::load(pipe)?
+        });
+        Ok(Answer::Body(THROUGH_YOURS.to_ne_bytes().to_vec()))
+    }
+
+    /// CHECK_DEVICE_STATE: all was moved. The device is what came, if something came.
+    fn check_device_state(&mut self, message: &Message) -> Result<Answer, Refusal> {
+        message.no_body()?;
+        let state = self.transfer.take().ok_or(Refusal::StateMissing)?.end()?;
+        if let Some(state) = state {
+            self.no_ring_runs()?;
+            self.target.load(state).map_err(Refusal::State)?;
+        }
+        Ok(Answer::Body(0_u64.to_ne_bytes().to_vec()))
+    }
+
+    fn no_ring_runs(&self) -> Result<(), Refusal> {
+        match self.rings.iter().position(Ring::runs) {
+            Some(at) => Err(Refusal::RingRuns(at as u16)),
+            None => Ok(()),
+        }
     }
 
     /// Whether the log has bits for this memory, and for the used rings, if there are rings that take requests and log. To

@@ -40,9 +40,27 @@ pub trait Target: Send {
     }
 
     /// Whether the device can be migrated by a frontend that copies the guest's memory while rings run: each of them marks what
-    /// it writes ([`RingStart::log`], [`Target::set_log`]), and nothing else of the device has to be carried over.
+    /// it writes ([`RingStart::log`], [`Target::set_log`]), and nothing else of the device has to be carried over but what
+    /// [`Target::save`] gives.
     fn has_log(&self) -> bool {
         false
+    }
+
+    /// Whether the frontend that migrates the device has to move a state of it to the other backend.
+    fn has_device_state(&self) -> bool {
+        false
+    }
+
+    /// What another backend has to know to go on, in pieces that belong behind each other. No ring runs, and if one starts again
+    /// the migration has come to nothing. An error is reported to the frontend, and so ends the migration.
+    fn save(&mut self) -> Result<Vec<Vec<u8>>, String> {
+        Err("the device has no state".to_owned())
+    }
+
+    /// Goes on where another backend stopped; whatever was before is forgotten. No ring runs. An error is reported to the
+    /// frontend, and so ends the migration.
+    fn load(&mut self, _state: Vec<u8>) -> Result<(), String> {
+        Err("the device has no state".to_owned())
     }
 
     /// Fills `out` with the device's config space from `offset` on. `false` refuses the read.

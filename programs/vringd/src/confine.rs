@@ -9,8 +9,8 @@ use crate::failure::Failure;
 use crate::failure::field;
 use crate::users;
 use control::ApiError;
-use control::model::FileHandles;
 use control::model::config::{ExportKind, NewExport};
+use control::model::{FileHandles, MigrationMode};
 use control::model::{FileSystem, LandlockInfo, Listen, SandboxInfo, SeccompState, Tls};
 use disk::StorageSpec;
 use sandbox::{Capabilities, Grant, Identity, Reach, Role, Seccomp, Sockets, State};
@@ -501,6 +501,11 @@ impl Held {
                 }
                 FileHandles::Prefer => directory.inode_file_handles = FileHandles::Never,
                 FileHandles::Never => {}
+            }
+            if directory.migration_mode == MigrationMode::FileHandles {
+                let message = "file-handles does not go with Landlock: use `find-paths`, or start the daemon with \
+                               --landlock off";
+                return Err(field("directory.migration_mode", message));
             }
         }
         Ok(())

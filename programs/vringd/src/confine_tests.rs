@@ -124,6 +124,11 @@ fn directories_are_served_without_handles_or_not_at_all() {
     assert_eq!(new.directory.unwrap().inode_file_handles, FileHandles::Never);
     let error = held(paths.clone()).admit(&mut export("mandatory")).unwrap_err();
     assert_eq!(error.field(), Some("directory.inode_file_handles"));
+    // Nor can it be migrated by them.
+    let mut new = export("never");
+    new.directory.as_mut().unwrap().migration_mode = MigrationMode::FileHandles;
+    let error = held(paths.clone()).admit(&mut new).unwrap_err();
+    assert_eq!(error.field(), Some("directory.migration_mode"));
     let mut new = export("prefer");
     Held { seccomp: SeccompState::Kill, ..Held::default() }.admit(&mut new).unwrap();
     assert_eq!(new.directory.unwrap().inode_file_handles, FileHandles::Prefer);

@@ -5,7 +5,7 @@ use control::ApiError;
 use control::model as api;
 use control::model::{CachePolicy, Directory, Negotiation, Readdirplus};
 use export::{DirectoryOptions, DirectoryStatus, Policy};
-use passthrough::{Adopted, IdMap, Options, Security, Source, Tree, XattrMap};
+use passthrough::{Adopted, IdMap, Migration, Options, Security, Source, Tree, XattrMap};
 use std::fmt::Display;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -60,6 +60,12 @@ fn options_in(directory: &Directory) -> Result<Options, ApiError> {
         allow_direct_io: directory.allow_direct_io,
         preserve_noatime: directory.preserve_noatime,
         read_windows: directory.read_windows,
+        migration: Migration {
+            mode: directory.migration_mode,
+            on_error: directory.migration_on_error,
+            verify_handles: directory.migration_verify_handles,
+            confirm_paths: directory.migration_confirm_paths,
+        },
         delay: directory.delay.map_or(Duration::ZERO, |span| span.0),
     })
 }
@@ -135,6 +141,8 @@ pub(crate) fn shown(status: &DirectoryStatus) -> api::DirectoryInfo {
         // The major version has been 7 since virtio-fs began.
         protocol: status.protocol_minor.map(|minor| format!("7.{minor}")),
         cache: Some(status.policy.cache),
+        migration_mode: Some(status.tree.options.migration.mode),
+        migration_on_error: Some(status.tree.options.migration.on_error),
         execution: status.execution,
         execution_chosen: status.execution,
         locks_waiting: status.locks_waiting as u64,
@@ -151,6 +159,10 @@ pub(crate) fn of_tree(tree: &passthrough::Description) -> api::DirectoryInfo {
         cache: None,
         security_model: security_out(tree.options.security),
         read_only: tree.options.read_only,
+        migration_mode: None,
+        migration_on_error: None,
+        migration_verify_handles: tree.options.migration.verify_handles,
+        migration_confirm_paths: tree.options.migration.confirm_paths,
         execution: api::Execution::default(),
         execution_chosen: api::Execution::default(),
         nodes: tree.nodes as u64,
@@ -211,6 +223,23 @@ mod tests {
         assert_eq!(mapped, Security::MappedFile { fmode: 0o600, dmode: 0o700 });
         assert_eq!(passed(of(api::SecurityModel::None, None)), Security::None);
         assert_eq!(passed(of(api::SecurityModel::Passthrough, None)), Options::default().security);
+    }
+
+    #[test]
+    fn how_it_is_migrated_is_passed_on() {
+        let passed = |directory: Directory| options_in(&directory).unwrap().migration;
+        let least = Directory::new("/srv");
+        assert_eq!(passed(least.clone()), Migration::default());
+        let mode = api::MigrationMode::FileHandles;
+        let expected = Migration { mode, ..Migration::default() };
+        assert_eq!(passed(Directory { migration_mode: mode, ..least.clone() }), expected);
+        let on_error = api::MigrationOnError::GuestError;
+        let expected = Migration { on_error, ..Migration::default() };
+        assert_eq!(passed(Directory { migration_on_error: on_error, ..least.clone() }), expected);
+        let expected = Migration { verify_handles: true, ..Migration::default() };
+        assert_eq!(passed(Directory { migration_verify_handles: true, ..least.clone() }), expected);
+        let expected = Migration { confirm_paths: true, ..Migration::default() };
+        assert_eq!(passed(Directory { migration_confirm_paths: true, ..least }), expected);
     }
 
     #[test]

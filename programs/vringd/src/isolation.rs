@@ -2,9 +2,9 @@
 
 use crate::confine::Held;
 use crate::failure::Failure;
-use control::model::FileHandles;
 use control::model::FileSystem;
 use control::model::directory::Directory;
+use control::model::{FileHandles, MigrationMode};
 use passthrough::Source;
 use sandbox::{Capabilities, IdMapping, Mode, Role, Sandbox, SandboxError, Seccomp};
 use std::fmt::Display;
@@ -40,9 +40,10 @@ impl IsolationArgs {
     /// # Errors
     /// [`Failure::Usage`]: what cannot be had, after the option that asked for it.
     pub(crate) fn enter(&self, directory: &Directory, role: Role) -> Result<(Source, Held), Failure> {
+        let by_handles = directory.inode_file_handles != FileHandles::Never
+            || directory.migration_mode == MigrationMode::FileHandles;
         let capabilities =
-            Capabilities::new(directory.inode_file_handles != FileHandles::Never, self.modcaps.as_deref())
-                .map_err(|error| refused("--modcaps", error))?;
+            Capabilities::new(by_handles, self.modcaps.as_deref()).map_err(|error| refused("--modcaps", error))?;
         sandbox::set_open_files_max(self.rlimit_nofile).map_err(|error| refused("--rlimit-nofile", error))?;
         let label = std::path::absolute(&directory.path).unwrap_or_else(|_| directory.path.clone());
         let sandbox = Sandbox {

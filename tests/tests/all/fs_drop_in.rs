@@ -91,7 +91,7 @@ fn program_of_that_name_takes_the_options_of_the_daemon_in_c() -> Result<()> {
 #[test]
 fn what_is_not_supported_is_refused_by_name() -> Result<()> {
     let place = Place::new()?;
-    for option in ["--migration-mode=file-handles", "--no-such-option", "--cache=sometimes", "--sandbox=maybe"] {
+    for option in ["--migration-mode=inodes", "--no-such-option", "--cache=sometimes", "--sandbox=maybe"] {
         let output = Command::new(vringd::program()?)
             .arg("virtiofsd")
             .arg(format!("--socket-path={}", place.socket().display()))

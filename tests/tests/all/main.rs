@@ -39,6 +39,7 @@ mod luks;
 mod memory_table;
 mod migratable;
 mod migrate;
+mod migrate_fs;
 mod moves;
 mod nbd;
 mod nbd_tls;

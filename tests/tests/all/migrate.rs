@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
-use tests::directory_server::{Directory, DirectoryServer};
 use tests::image;
 use tests::lab::Lab;
 use tests::long;
@@ -187,27 +186,4 @@ fn a_guest_on_a_volume_moves_to_another_qemu() -> Result<()> {
     let made = create.args(["volume", "create", "--size", "64M"]).arg(&volume).output()?;
     ensure!(made.status.success(), "{made:?}");
     moves(&place, &Disk { options: &["--migratable", "--storage", "volume"], ..Disk::new(&volume) })
-}
-
-/// A directory's state would stay behind: QEMU says so before it begins, and the guest goes on where it is.
-#[test]
-fn a_guest_with_a_directory_is_not_moved_and_goes_on() -> Result<()> {
-    let lab = Lab::take_turn();
-    let place = Place::new()?;
-    let directory = TempDir::new()?;
-    std::fs::write(directory.path().join("greeting"), "hello")?;
-    let mut server = DirectoryServer::start(&lab, &Directory::new(directory.path()).tag("shared"))?;
-    let script = "mkdir -p /mnt
-         mount -t virtiofs shared /mnt
-         echo mounted
-         while [ ! -e /mnt/go ]; do cat /mnt/greeting; sleep 0.1; done
-         test $(cat /mnt/greeting) = hello";
-    let mut guest = Guest::boot(&lab, BootFrom::HostToMove, &[server.device()], 1, script)?;
-    guest.wait_for("mounted", LIMIT)?;
-    let refused = migrate(&mut guest, &file(&place.path("state"))).unwrap_err().to_string();
-    ensure!(refused.contains("backend lacks VHOST_USER_PROTOCOL_F_LOG_SHMFD"), "{refused}");
-    std::fs::write(directory.path().join("go"), "")?;
-    let ended = guest.wait(LIMIT)?;
-    ensure!(ended.status == 0, "the guest that was not moved does not go on:\n{}", ended.console);
-    server.check_alive()
 }

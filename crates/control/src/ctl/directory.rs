@@ -8,7 +8,7 @@ use crate::model::directory::Directory;
 use crate::model::{
     ByteSize, CpuList, Execution, FileMode, Listen, Multidevs, Placement, Poll, Protocol, SecurityModel, Span,
 };
-use crate::model::{CachePolicy, FileHandles, Negotiation, Readdirplus};
+use crate::model::{CachePolicy, FileHandles, MigrationMode, MigrationOnError, Negotiation, Readdirplus};
 use std::path::PathBuf;
 
 /// The new directory.
@@ -241,6 +241,25 @@ pub struct DirectoryFlags {
     #[arg(long, value_name = "RULE", help_heading = "Files")]
     pub translate_gid: Vec<String>,
 
+    /// What inodes are found by where the guest is migrated to: find-paths, or file-handles on the same file system
+    #[arg(long, value_enum, value_name = "MODE", default_value_t, help_heading = "Migration")]
+    #[arg(hide_possible_values = true)]
+    pub migration_mode: MigrationMode,
+
+    /// When something of a guest that is migrated to here is not found: abort, or guest-error (go on, with errors for the
+    /// guest)
+    #[arg(long, value_enum, value_name = "REACTION", default_value_t, help_heading = "Migration")]
+    #[arg(hide_possible_values = true)]
+    pub migration_on_error: MigrationOnError,
+
+    /// With find-paths: send file handles along, and take only what has the same; needs the same file system
+    #[arg(long, help_heading = "Migration")]
+    pub migration_verify_handles: bool,
+
+    /// With find-paths: look at each path once more before it is sent, for a directory that others change
+    #[arg(long, help_heading = "Migration")]
+    pub migration_confirm_paths: bool,
+
     /// Where file-system calls run: auto, uring, inline or pool=N
     #[arg(long, value_name = "HOW", default_value = "auto", help_heading = "Execution")]
     pub execution: Execution,
@@ -291,6 +310,10 @@ impl DirectoryFlags {
             nodev: self.nodev,
             translate_uid: self.translate_uid.clone(),
             translate_gid: self.translate_gid.clone(),
+            migration_mode: self.migration_mode,
+            migration_on_error: self.migration_on_error,
+            migration_verify_handles: self.migration_verify_handles,
+            migration_confirm_paths: self.migration_confirm_paths,
             execution: self.execution,
             delay: self.delay,
         }

@@ -4,8 +4,8 @@ use super::cells::{NOTHING, age, facts, latency_line, mib, microseconds, or_noth
 use super::{limit, p9, volume};
 use crate::model::CachePolicy;
 use crate::model::{
-    DirectoryInfo, Execution, Export, FileSystem, Info, LatencySummary, Owner, Protocol, RingInfo, RingState,
-    SandboxInfo, SeccompState, SessionState, StorageInfo, Worker, WorkerState,
+    DirectoryInfo, Execution, Export, FileSystem, Info, LatencySummary, MigrationMode, MigrationOnError, Owner,
+    Protocol, RingInfo, RingState, SandboxInfo, SeccompState, SessionState, StorageInfo, Worker, WorkerState,
 };
 use std::fmt::Write as _;
 
@@ -52,6 +52,21 @@ fn cache_policy(policy: CachePolicy) -> &'static str {
         CachePolicy::Auto => "auto",
         CachePolicy::Always => "always",
     }
+}
+
+/// How a guest goes along with a directory; nothing for 9p.
+fn migration(directory: &DirectoryInfo) -> Option<String> {
+    let mode = match directory.migration_mode? {
+        MigrationMode::FindPaths => "find-paths",
+        MigrationMode::FileHandles => "file-handles",
+    };
+    let reaction = match directory.migration_on_error? {
+        MigrationOnError::Abort => "abort",
+        MigrationOnError::GuestError => "guest-error",
+    };
+    let verify = flag(directory.migration_verify_handles, "verify-handles");
+    let confirm = flag(directory.migration_confirm_paths, "confirm-paths");
+    Some(format!("{mode}{verify}{confirm}, on error {reaction}"))
 }
 
 /// `vringd ctl info`.
@@ -214,6 +229,7 @@ fn directory_facts(directory: &DirectoryInfo) -> Vec<(&'static str, String)> {
     ];
     lines.extend(directory.p9.iter().flat_map(p9::facts));
     lines.extend(directory.cache.map(|policy| ("cache", cache_policy(policy).to_owned())));
+    lines.extend(migration(directory).map(|how| ("migration", how)));
     lines.extend([
         ("execution", execution(directory.execution, directory.execution_chosen)),
         (

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 use utoipa::ToSchema;
 use values::{
-    ByteSize, CachePolicy, Execution, FieldError, FileHandles, FileMode, Multidevs, Negotiation, Readdirplus, Span,
+    ByteSize, CachePolicy, Execution, FieldError, FileHandles, FileMode, MigrationMode, MigrationOnError, Multidevs,
+    Negotiation, Readdirplus, Span,
 };
 
 /// A directory of the host, and how it is served.
@@ -140,6 +141,20 @@ pub struct Directory {
     /// Rules that translate group ids between guest and host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub translate_gid: Vec<String>,
+    /// What the guest's inodes are found by where it is migrated to.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub migration_mode: MigrationMode,
+    /// What becomes of a migration that comes in, when something of its guest is not found here.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub migration_on_error: MigrationOnError,
+    /// File handles go along with paths, and what is found by a path has to have the same: both sides need the same file
+    /// system. Not with `migration_mode` `file-handles`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub migration_verify_handles: bool,
+    /// Each path is looked at once more before it goes along: for directories that others change. Not with `migration_mode`
+    /// `file-handles`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub migration_confirm_paths: bool,
     /// Where its file-system calls run.
     #[serde(default)]
     pub execution: Execution,
@@ -154,6 +169,10 @@ fn yes() -> bool {
 
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl Directory {
@@ -225,6 +244,10 @@ impl Directory {
             nodev: false,
             translate_uid: Vec::new(),
             translate_gid: Vec::new(),
+            migration_mode: MigrationMode::default(),
+            migration_on_error: MigrationOnError::default(),
+            migration_verify_handles: false,
+            migration_confirm_paths: false,
             execution: Execution::default(),
             delay: None,
         }
@@ -328,6 +351,19 @@ impl Directory {
         if let Some((field, _)) = elsewhere {
             return refuse(field, message);
         }
+        if self.migration_mode == MigrationMode::FileHandles {
+            let of_paths = [
+                ("migration_verify_handles", self.migration_verify_handles),
+                ("migration_confirm_paths", self.migration_confirm_paths),
+            ];
+            if let Some((field, _)) = of_paths.iter().find(|(_, given)| *given) {
+                return refuse(field, "is for `migration_mode` find-paths: leave it out");
+            }
+            if self.security_model == SecurityModel::MappedFile {
+                let message = "file-handles excludes `security_model` mapped-file, whose records are found by paths";
+                return refuse("migration_mode", message);
+            }
+        }
         if self.security_model.is_mapped() && self.posix_acl != Negotiation::Never {
             return refuse(
                 "posix_acl",
@@ -347,7 +383,7 @@ impl Directory {
         .into_iter()
     }
 
-    /// What a 9p client decides by its own mount options, or cannot be told.
+    /// What a 9p client decides by its own mount options, or cannot be told, and how it would be migrated.
     fn of_virtiofs(&self) -> impl Iterator<Item = (&'static str, bool)> {
         [
             ("cache", self.cache != CachePolicy::default()),
@@ -364,6 +400,10 @@ impl Directory {
             ("posix_lock", !self.posix_lock),
             ("flock", !self.flock),
             ("announce_submounts", !self.announce_submounts),
+            ("migration_mode", self.migration_mode != MigrationMode::default()),
+            ("migration_on_error", self.migration_on_error != MigrationOnError::default()),
+            ("migration_verify_handles", self.migration_verify_handles),
+            ("migration_confirm_paths", self.migration_confirm_paths),
         ]
         .into_iter()
     }

@@ -60,12 +60,22 @@ fn a_full_description_is_the_same_in_toml_and_json() {
          posix_lock = false\nflock = false\nannounce_submounts = false\ninode_file_handles = 'mandatory'\n\
          nodes_max = 300\ndescriptors_max = 100\nopen_files_max = 200\npreserve_noatime = true\nread_windows = false\nread_only = true\n\
          translate_uid = ['map:0:1000:1']\ntranslate_gid = ['guest:0:1000:1', 'host:1000:0:1']\n\
-         execution = 'pool=4'\ndelay = '1ms'",
+         migration_mode = 'find-paths'\nmigration_on_error = 'guest-error'\nmigration_verify_handles = true\n\
+         migration_confirm_paths = true\nexecution = 'pool=4'\ndelay = '1ms'",
     ));
     new.check().unwrap();
     let json = serde_json::to_string(&new).unwrap();
     assert_eq!(serde_json::from_str::<NewExport>(&json).unwrap(), new);
     assert_eq!(toml::from_str::<NewExport>(&toml::to_string(&new).unwrap()).unwrap(), new);
+}
+
+/// An older program hands over a directory that has nothing of this, and goes on with one.
+#[test]
+fn how_it_is_migrated_is_neither_needed_nor_written() {
+    let old = r#"{"path":"/srv","cache":"auto","xattr":true,"inode_file_handles":"prefer"}"#;
+    assert_eq!(serde_json::from_str::<Directory>(old).unwrap(), Directory::new("/srv"));
+    let json = serde_json::to_string(&Directory::new("/srv")).unwrap();
+    assert!(!json.contains("migration"), "{json}");
 }
 
 #[test]
@@ -99,8 +109,30 @@ fn disks_and_directories_are_kept_apart() {
 }
 
 #[test]
+fn file_handles_go_along_without_paths() {
+    let by_handles = "migration_mode = 'file-handles'\n";
+    parse(&with(by_handles)).check().unwrap();
+    for (line, field) in [
+        ("migration_verify_handles = true", "directory.migration_verify_handles"),
+        ("migration_confirm_paths = true", "directory.migration_confirm_paths"),
+        ("security_model = 'mapped-file'", "directory.migration_mode"),
+    ] {
+        parse(&with(line)).check().unwrap();
+        assert_eq!(field_at_fault(&with(&format!("{by_handles}{line}"))), field);
+    }
+}
+
+#[test]
 fn unknown_words_are_refused() {
-    for text in ["colour = 'red'", "cache = 'sometimes'", "readdirplus = 'maybe'", "posix_acl = true", "delay = '1'"] {
+    for text in [
+        "colour = 'red'",
+        "cache = 'sometimes'",
+        "readdirplus = 'maybe'",
+        "posix_acl = true",
+        "migration_mode = 'find_paths'",
+        "migration_on_error = 'ignore'",
+        "delay = '1'",
+    ] {
         assert!(toml::from_str::<NewExport>(&with(text)).is_err(), "{text}");
     }
 }

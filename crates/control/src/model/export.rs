@@ -10,9 +10,9 @@ use super::volume::VolumeInfo;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::{IntoParams, ToSchema};
-use values::CachePolicy;
 use values::SyncMode;
 use values::{ByteSize, Execution, Placement, Poll};
+use values::{CachePolicy, MigrationMode, MigrationOnError};
 
 /// The daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -110,6 +110,18 @@ pub struct DirectoryInfo {
     pub security_model: SecurityModel,
     /// Whether changes are refused.
     pub read_only: bool,
+    /// What the guest's inodes are found by where it is migrated to; absent for 9p, which is not migrated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migration_mode: Option<MigrationMode>,
+    /// What becomes of a migration that comes in, when something of its guest is not found here; absent for 9p.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migration_on_error: Option<MigrationOnError>,
+    /// Whether file handles go along with paths, and have to be the same where the guest is migrated to.
+    #[serde(default)]
+    pub migration_verify_handles: bool,
+    /// Whether each path is looked at once more before it goes along.
+    #[serde(default)]
+    pub migration_confirm_paths: bool,
     /// Execution as it was set.
     pub execution: Execution,
     /// Execution that is in use: the same as `execution`, because with `auto` each request has its own.

@@ -43,7 +43,8 @@ pub use snapshot::{NewSnapshot, SnapshotDisk};
 pub use upgrade::{NewUpgrade, Takeover};
 pub use values::{
     ByteSize, CachePolicy, CpuList, Execution, Favour, FieldError, FileHandles, FileMode, IntentLog, Listen, LogFile,
-    MemoryFile, Multidevs, Negotiation, ParseError, Placement, PolicyMode, Poll, Readdirplus, Span, SyncMode, Tls,
+    MemoryFile, MigrationMode, MigrationOnError, Multidevs, Negotiation, ParseError, Placement, PolicyMode, Poll,
+    Readdirplus, Span, SyncMode, Tls,
 };
 pub use volume::VolumeInfo;
 pub use worker::{Attach, Attached, NewWorker, Owner, RingRef, Worker, WorkerFigures, WorkerState};

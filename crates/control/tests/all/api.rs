@@ -5,7 +5,8 @@ use control::client::{Client, ClientError, segment};
 use control::model::CachePolicy;
 use control::model::config::ExportKind;
 use control::model::{
-    Attached, Disk, Export, Info, Multidevs, NewWorker, Poll, RingInfo, SecurityModel, SyncMode, Worker,
+    Attached, Disk, Export, Info, MigrationMode, MigrationOnError, Multidevs, NewWorker, Poll, RingInfo, SecurityModel,
+    SyncMode, Worker,
 };
 use disk::User;
 use hyper::Method;
@@ -261,7 +262,10 @@ fn a_directory_lives_from_post_to_delete() {
     let api = Api::new();
     let new = json!({
         "name": "home", "kind": "dir", "socket": "/run/home.sock", "queues": 2,
-        "directory": {"path": "/srv/home", "cache": "metadata", "execution": "pool=4", "read_only": true},
+        "directory": {
+            "path": "/srv/home", "cache": "metadata", "execution": "pool=4", "read_only": true,
+            "migration_on_error": "guest-error", "migration_confirm_paths": true,
+        },
     });
     let export: Export = api.client.send(Method::POST, "/v1/exports", &new).unwrap();
     assert_eq!((export.kind, export.queues_max, export.rings.len()), (ExportKind::Dir, 2, 3));
@@ -270,6 +274,9 @@ fn a_directory_lives_from_post_to_delete() {
     assert_eq!((directory.path.as_str(), directory.tag.as_deref()), ("/srv/home", Some("home")));
     assert_eq!((directory.cache, directory.read_only), (Some(CachePolicy::Metadata), true));
     assert_eq!((directory.security_model, directory.p9), (SecurityModel::Passthrough, None));
+    assert_eq!(directory.migration_mode, Some(MigrationMode::FindPaths));
+    assert_eq!(directory.migration_on_error, Some(MigrationOnError::GuestError));
+    assert!(directory.migration_confirm_paths && !directory.migration_verify_handles);
     let change = json!({"execution": "uring", "placement": "one"});
     let changed: Export = api.client.send(Method::PATCH, "/v1/exports/home", &change).unwrap();
     assert_eq!(changed.directory.unwrap().execution.to_string(), "uring");
@@ -294,6 +301,7 @@ fn a_directory_over_9p_lives_from_post_to_delete() {
     assert_eq!(export.socket, "tcp:127.0.0.1:5640");
     let directory = export.directory.unwrap();
     assert_eq!((directory.protocol.as_deref(), directory.cache), (Some("9P2000.L"), None));
+    assert_eq!((directory.migration_mode, directory.migration_on_error), (None, None));
     assert_eq!(directory.security_model, SecurityModel::MappedXattr);
     let p9 = directory.p9.unwrap();
     assert_eq!((p9.msize_max, p9.multidevs, p9.connections), (128 << 10, Multidevs::Forbid, 2));
@@ -331,6 +339,7 @@ fn a_bad_field_of_9p_is_named() {
     assert_eq!(with("msize", json!("1G")), field("directory.msize"));
     assert_eq!(with("fmode", json!("0600")), field("directory.fmode"));
     assert_eq!(with("cache", json!("never")), field("directory.cache"));
+    assert_eq!(with("migration_mode", json!("file-handles")), field("directory.migration_mode"));
 }
 
 #[test]

@@ -292,7 +292,8 @@ fn directories_are_added_from_options() {
     let served = Served::new();
     prints(
         &served,
-        "export add-dir home --socket /run/home.sock --cache always --queues 2 --read-only --posix-acl /srv/home",
+        "export add-dir home --socket /run/home.sock --cache always --queues 2 --read-only --posix-acl \
+         --migration-on-error guest-error --migration-verify-handles /srv/home",
         "export-add-dir.txt",
     );
     prints(&served, "export show home", "export-show-dir.txt");
@@ -305,6 +306,8 @@ fn directories_are_added_from_options() {
         "export add-dir c /srv",
         "export add-dir c --socket /s",
         "export add-dir c --socket /s /srv --cache mostly",
+        "export add-dir c --socket /s /srv --migration-mode inodes",
+        "export add-dir c --socket /s /srv --migration-on-error ignore",
         "export add-dir c --socket /s /srv --no-xattr --posix-acl",
         "export add-dir c --socket /s /srv --image /x.img",
     ] {

@@ -70,6 +70,28 @@ impl TooOld {
     }
 }
 
+/// What a guest and another server agreed on is none that this one speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, displaydoc::Display, thiserror::Error)]
+pub enum NotSpoken {
+    /// the guest speaks FUSE 7.{0} where it comes from, and 7.31 to 7.45 are served here
+    Minor(u32),
+    /// the guest uses FUSE features {0:#x} (FUSE_* of linux/fuse.h) that are not offered here; give the directory the options that it has there
+    Flags(u64),
+}
+
+/// Whether an INIT could have ended with this.
+///
+/// # Errors
+/// What could not.
+pub fn may_speak(dialect: Dialect, offer: &Offer) -> Result<(), NotSpoken> {
+    if !(MINOR_MIN..=MINOR_MAX).contains(&dialect.minor) {
+        return Err(NotSpoken::Minor(dialect.minor));
+    }
+    let offered = (offer.wants | flags::INIT_EXT) & flags::ALL & !flags::NEVER;
+    let unknown = dialect.flags & !offered;
+    if unknown == 0 { Ok(()) } else { Err(NotSpoken::Flags(unknown)) }
+}
+
 /// Settles version and flags, and appends the `fuse_init_out` that says so.
 ///
 /// # Errors

@@ -30,7 +30,7 @@ pub use dirent::DirWriter;
 pub use extensions::{Extensions, Groups, SecurityContext, SecurityContexts};
 pub use forgets::Forgets;
 pub use header::{InHeader, out_header};
-pub use init::{Agreement, Offer, TooOld, negotiate};
+pub use init::{Agreement, NotSpoken, Offer, TooOld, may_speak, negotiate};
 pub use malformed::{Malformed, Reason};
 pub use reply::{
     attr_out, copy_file_range_out, create_out, device_number, device_parts, entry_out, getxattr_out, ioctl_out, lk_out,

@@ -3,15 +3,15 @@
 use super::service::Service;
 use super::{DirectoryRing, FuseSession, Policy};
 use crate::calls::Executing;
-use crate::device::Device;
+use crate::device::{Device, Took};
 use crate::label::Label;
 use crate::queue::Broken;
 use crate::ring_set::RingSet;
 use crate::{ExportError, Ring};
 use device::fs::Config;
 use engine::Execution;
-use passthrough::Tree;
-use std::sync::Arc;
+use passthrough::{LetGo, Tree};
+use std::sync::{Arc, Mutex};
 use vhost_user::RingStart;
 
 /// Request queues a directory may have, besides the one for high-priority requests.
@@ -52,8 +52,10 @@ pub(crate) struct Directory {
     tag: Option<String>,
     config: Option<Config>,
     request_queues: u16,
-    service: Arc<Service>,
+    pub(super) service: Arc<Service>,
     executing: Executing,
+    /// The locks of its guest, while another host may have them.
+    pub(super) away: Mutex<Option<LetGo>>,
 }
 
 impl Directory {
@@ -69,6 +71,7 @@ impl Directory {
             request_queues: queues,
             service: Arc::new(Service::new(tree, options.policy)),
             executing: Executing::new(options.execution, "directory", "long-calls")?,
+            away: Mutex::default(),
         })
     }
 
@@ -93,6 +96,12 @@ impl Directory {
     /// Goes on with a session that another program has begun.
     pub(crate) fn adopt(&self, session: &FuseSession) {
         self.service.adopt(session);
+    }
+
+    /// The guest is gone, with all that it knew and had.
+    pub(crate) fn end(&self) {
+        self.forget_away();
+        self.service.end_session();
     }
 
     pub(crate) fn status(&self) -> DirectoryStatus {
@@ -120,10 +129,25 @@ impl Device for Directory {
         false
     }
 
-    /// Its rings log, but what the guest knows and has open would stay behind (DEVICE_STATE). Without the log QEMU says so before a
-    /// migration begins; with it, only when all of the memory is moved.
     fn has_log(&self) -> bool {
-        false
+        true
+    }
+
+    /// What the guest knows and has open. Without it there is nothing to log for either.
+    fn has_device_state(&self) -> bool {
+        true
+    }
+
+    fn save(&self) -> Result<Vec<Vec<u8>>, String> {
+        self.save_state()
+    }
+
+    fn load(&self, state: &[u8], is_wanted: &dyn Fn() -> bool) -> Result<Option<String>, String> {
+        self.load_state(state, is_wanted)
+    }
+
+    fn take(&self, _rings: &RingSet, is_wanted: &dyn Fn() -> bool) -> Result<Took, String> {
+        Ok(Took { config_changed: false, lost: self.come_back(is_wanted) })
     }
 
     fn has_config(&self) -> bool {
@@ -162,10 +186,13 @@ impl Device for Directory {
     }
 
     fn hand_over(&self) -> Result<(), String> {
+        if self.is_away() {
+            return Err("its guest's state has gone to another host, and the frontend has not ended since".to_owned());
+        }
         self.service.tree().may_be_handed_over().map_err(|why| why.to_string())
     }
 
     fn session_ended(&self) {
-        self.service.end_session();
+        self.end();
     }
 }

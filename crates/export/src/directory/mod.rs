@@ -7,9 +7,11 @@
 //! | `service` | one request on the tree, in the terms of the protocol |
 //! | `reply` | the answer, where the driver looks for it |
 //! | `policy` | what the guest may cache |
+//! | `migration` | its state on the way to another host |
 
 mod device;
 mod kind;
+mod migration;
 mod policy;
 mod protocol;
 mod reply;

@@ -2,7 +2,7 @@
 
 use super::DiskRing;
 use super::ring::Terms;
-use crate::device::Device;
+use crate::device::{Device, Took};
 use crate::label::Label;
 use crate::nbd::NbdRing;
 use crate::queue::Broken;
@@ -305,17 +305,17 @@ impl Device for Disk {
         }
     }
 
-    fn take(&self, rings: &RingSet, is_wanted: &dyn Fn() -> bool) -> Result<bool, String> {
+    fn take(&self, rings: &RingSet, is_wanted: &dyn Fn() -> bool) -> Result<Took, String> {
         let storage = self.storage();
-        let Some(custody) = storage.custody() else { return Ok(false) };
+        let Some(custody) = storage.custody() else { return Ok(Took::default()) };
         custody.take(is_wanted).map_err(|error| error.to_string())?;
         // It may have grown where it was before.
         let (known_bytes, block_size_bytes) = self.geometry();
         if whole_blocks(storage.capacity_bytes(), block_size_bytes) == known_bytes {
-            return Ok(false);
+            return Ok(Took::default());
         }
         self.follow_capacity(rings).map_err(|error| error.to_string())?;
-        Ok(true)
+        Ok(Took { config_changed: true, lost: None })
     }
 
     fn give_up(&self, patience: Duration) -> Result<bool, String> {

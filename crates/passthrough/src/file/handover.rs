@@ -6,7 +6,7 @@ use crate::handover::descriptors::Outgoing;
 use crate::handover::form::FileForm;
 use crate::ids::Handle;
 use crate::share::Place;
-use crate::sync::{Counted, read, write};
+use crate::sync::{Counted, lock, write};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,20 +18,23 @@ impl Files {
     /// No more descriptors.
     pub(crate) fn hand_over(&self, out: &mut Outgoing) -> io::Result<(Vec<FileForm>, Handle)> {
         let mut forms = Vec::with_capacity(self.len());
-        for shard in &self.shards {
-            let open = read(&shard.0);
-            for (&handle, file) in &*open {
-                forms.push(FileForm {
-                    handle,
-                    node: file.node,
-                    mount: out.mount(&file.mount)?,
-                    flags: file.flags.bits(),
-                    place: out.place(file.clone()),
-                    listing: file.stream.as_ref().map(Stream::hand_over),
-                });
-            }
+        for (handle, file) in self.all() {
+            forms.push(FileForm {
+                handle,
+                node: file.node,
+                mount: out.mount(&file.mount)?,
+                flags: file.flags.bits(),
+                listing: file.stream.as_ref().map(Stream::hand_over),
+                place: out.place(file),
+            });
         }
-        Ok((forms, self.next.load(Ordering::Relaxed)))
+        Ok((forms, self.next()))
+    }
+
+    /// The files that have a `flock`, and whether it is exclusive.
+    pub(crate) fn flocks(&self) -> Vec<(Handle, bool)> {
+        let all = self.all();
+        all.iter().filter_map(|(handle, file)| Some((*handle, lock(&file.flock).kind?.is_exclusive()))).collect()
     }
 
     /// Room for a file that is open already.

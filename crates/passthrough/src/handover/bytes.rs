@@ -8,9 +8,6 @@ use std::result::Result;
 /// Pieces of bytes that belong behind each other.
 pub(crate) type Pieces = Vec<Vec<u8>>;
 
-/// Least bytes of a node: one for each field.
-const NODE_BYTES_MIN: usize = 10;
-
 /// Writes one value behind others.
 pub(crate) fn write<T: Serialize + ?Sized>(value: &T, piece: &mut Vec<u8>) -> Result<(), postcard::Error> {
     postcard::to_io(value, piece).map(drop)
@@ -18,27 +15,29 @@ pub(crate) fn write<T: Serialize + ?Sized>(value: &T, piece: &mut Vec<u8>) -> Re
 
 /// Reads values, one behind the other.
 #[derive(Clone, Copy)]
-pub(super) struct Reader<'a>(&'a [u8]);
+pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Reader<'a> {
         Reader(bytes)
     }
 
-    pub(super) fn next<T: DeserializeOwned>(&mut self) -> Result<T, postcard::Error> {
+    pub(crate) fn next<T: DeserializeOwned>(&mut self) -> Result<T, postcard::Error> {
         let (value, rest) = postcard::take_from_bytes(self.0)?;
         self.0 = rest;
         Ok(value)
     }
 
-    /// How many nodes follow.
-    pub(super) fn count(&mut self) -> Result<usize, postcard::Error> {
+    /// How many nodes follow, of so many bytes each at least.
+    pub(super) fn count(&mut self, bytes_min: usize) -> Result<usize, postcard::Error> {
         let count: usize = self.next()?;
-        // What is said is not believed before there is room made for it.
-        if count > self.0.len() / NODE_BYTES_MIN {
-            return Err(postcard::Error::DeserializeUnexpectedEnd);
-        }
+        self.has_room_for(count, bytes_min)?;
         Ok(count)
+    }
+
+    /// What is said is not believed before there is room made for it.
+    pub(crate) fn has_room_for(&self, count: usize, bytes_min: usize) -> Result<(), postcard::Error> {
+        if count > self.0.len() / bytes_min { Err(postcard::Error::DeserializeUnexpectedEnd) } else { Ok(()) }
     }
 
     /// The first node of so many that is one; those before are read for nothing.
@@ -60,7 +59,7 @@ impl<'a> Reader<'a> {
         self.0.is_empty()
     }
 
-    pub(super) fn end(self) -> Result<(), postcard::Error> {
+    pub(crate) fn end(self) -> Result<(), postcard::Error> {
         if self.is_at_end() { Ok(()) } else { Err(postcard::Error::DeserializeBadEncoding) }
     }
 }

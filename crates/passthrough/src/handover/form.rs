@@ -27,7 +27,13 @@ pub(crate) struct Form {
     pub(crate) records: Vec<RecordForm>,
     /// Directories of names in `records` that the client has forgotten.
     pub(crate) strays: Vec<NodeForm>,
+    /// Open files with a `flock`, and whether it is exclusive. They stand behind the handles of owners.
+    #[serde(skip)]
+    pub(crate) flocks: Vec<(u64, bool)>,
 }
+
+/// Least bytes of a node: one for each field.
+pub(super) const NODE_BYTES_MIN: usize = 10;
 
 /// A mount, by its place named by nodes and files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -152,21 +158,23 @@ pub(super) fn give_handles(owners: &mut [OwnerForm], handles: &[u64]) -> Result<
 #[cfg(test)]
 impl Form {
     pub(super) fn encode(&self) -> Result<Vec<u8>, postcard::Error> {
-        postcard::to_extend(&handles_of(&self.owners), postcard::to_stdvec(self)?)
+        postcard::to_extend(&(handles_of(&self.owners), &self.flocks), postcard::to_stdvec(self)?)
     }
 
-    /// Form 1 ends before the handles.
+    /// Form 1 ends before the handles, form 2 before the `flock`s.
     pub(super) fn decode(bytes: &[u8]) -> Result<Form, postcard::Error> {
         let (mut form, rest): (Form, _) = postcard::take_from_bytes(bytes)?;
         if rest.is_empty() {
             return Ok(form);
         }
         let (handles, rest): (Vec<u64>, _) = postcard::take_from_bytes(rest)?;
-        if !rest.is_empty() {
-            return Err(postcard::Error::DeserializeBadEncoding);
-        }
         give_handles(&mut form.owners, &handles)?;
-        Ok(form)
+        if rest.is_empty() {
+            return Ok(form);
+        }
+        let (flocks, rest) = postcard::take_from_bytes(rest)?;
+        form.flocks = flocks;
+        if rest.is_empty() { Ok(form) } else { Err(postcard::Error::DeserializeBadEncoding) }
     }
 }
 
@@ -175,18 +183,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn form_1_is_read_without_the_handles_of_its_owners() {
+    fn forms_before_this_one_are_read_without_what_they_had_not() {
         let owner = OwnerForm { node: 2, owner: 3, pid: 4, handle: 5, place: 6, held: vec![(0, 9, true)] };
-        let form = Form { owners: vec![owner.clone(), OwnerForm { handle: 7, ..owner }], ..Form::default() };
+        let owners = vec![owner.clone(), OwnerForm { handle: 7, ..owner }];
+        let form = Form { owners, flocks: vec![(7, true)], ..Form::default() };
         let bytes = form.encode().unwrap();
         assert_eq!(Form::decode(&bytes).unwrap(), form);
-        // The list of two small numbers.
-        let first = Form::decode(&bytes[..bytes.len() - 3]).unwrap();
+        // The lists of two small numbers each, behind their lengths.
+        let second = Form::decode(&bytes[..bytes.len() - 3]).unwrap();
+        assert!(second.owners == form.owners && second.flocks.is_empty());
+        let first = Form::decode(&bytes[..bytes.len() - 6]).unwrap();
         assert!(first.owners.iter().all(|owner| owner.handle == 0 && owner.held == [(0, 9, true)]));
         for other in [
             &bytes[..bytes.len() - 1],
             &[bytes.as_slice(), &[0]].concat(),
-            &[&bytes[..bytes.len() - 3], &[1, 5]].concat(),
+            &[&bytes[..bytes.len() - 6], &[1, 5]].concat(),
         ] {
             assert!(Form::decode(other).is_err(), "{other:?}");
         }

@@ -21,20 +21,22 @@ pub use descriptors::Descriptor;
 pub use error::{AdoptError, NotHandedOver};
 
 use crate::dir::Stream;
-use crate::lock::Place;
+use crate::file::Flock;
+use crate::lock::{LockKind, Place};
 use crate::mapped::Known;
 use crate::source::open_proc;
 use crate::sync::lock;
-use crate::{OpenFile, Options, ROOT, Source, Tree};
+use crate::{Handle, OpenFile, Options, ROOT, Source, Tree};
 use bytes::{Pieces, Reader};
 use descriptors::{Incoming, Outgoing};
 use form::{FileForm, MountForm, NodeForm, OwnerForm, RecordForm};
 use rustix::fs::OFlags;
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 /// The version of the form in which a tree is handed over. Those before it are understood.
-pub const FORM: u32 = 2;
+pub const FORM: u32 = 3;
 
 /// The most nodes that are handed over: as many as a tree may have unless its options allow more. They are some 50 bytes each,
 /// most of it the file handle, and a pause of some seconds.
@@ -85,7 +87,10 @@ impl Tree {
         let (mut first, mut last) = (Vec::new(), Vec::new());
         bytes::write(&(&self.label, mounts, count), &mut first)?;
         let handles = form::handles_of(&owners);
-        bytes::write(&(next_node, files, next_handle, owners, records, strays, handles), &mut last)?;
+        bytes::write(
+            &(next_node, files, next_handle, owners, records, strays, handles, self.files.flocks()),
+            &mut last,
+        )?;
         let bytes: Pieces = std::iter::once(first).chain(nodes).chain([last]).collect();
         Ok(Handed { bytes, descriptors })
     }
@@ -99,7 +104,7 @@ impl Tree {
         let mut incoming = Incoming::new(adopted.descriptors);
         let label: PathBuf = form.next()?;
         let mounts: Vec<MountForm> = form.next()?;
-        let nodes = form.count()?;
+        let nodes = form.count(form::NODE_BYTES_MIN)?;
         let root = form.find(nodes, |form| form.node == ROOT)?.and_then(|form| form.path);
         let root = incoming.take(root.ok_or(AdoptError::NoRoot)?)?;
         let proc_self_fd = open_proc(&label)?;
@@ -123,9 +128,13 @@ impl Tree {
         if !form.is_at_end() {
             form::give_handles(&mut owners, &form.next::<Vec<u64>>()?)?;
         }
+        // And form 2 here.
+        let flocks: Option<Vec<(Handle, bool)>> = if form.is_at_end() { None } else { Some(form.next()?) };
         form.end()?;
+        let flocks: Option<HashMap<_, _>> = flocks.map(|flocks| flocks.into_iter().collect());
         for file in files {
-            tree.adopt_file(&file, &mut incoming)?;
+            let flock = flocks.as_ref().map(|flocks| flocks.get(&file.handle).copied());
+            tree.adopt_file(&file, flock, &mut incoming)?;
         }
         for owner in owners {
             let file = incoming.take(owner.place)?;
@@ -162,8 +171,14 @@ impl Tree {
         Ok(())
     }
 
-    /// Makes a file open again that another program has handed over. The client may have forgotten its node.
-    fn adopt_file(&self, form: &FileForm, incoming: &mut Incoming) -> Result<(), AdoptError> {
+    /// Makes a file open again that another program has handed over. The client may have forgotten its node. `flock`: the one that
+    /// it has, and whether that is exclusive, if somebody wrote it down.
+    fn adopt_file(
+        &self,
+        form: &FileForm,
+        flock: Option<Option<bool>>,
+        incoming: &mut Incoming,
+    ) -> Result<(), AdoptError> {
         let (fd, mount) = (incoming.take(form.place)?, incoming.mount(form.mount)?);
         let flags = OFlags::from_bits_retain(form.flags);
         let inode = self.table.get(form.node).ok();
@@ -172,8 +187,11 @@ impl Tree {
         let place = self.files.room_anyway();
         let at = Place::of(&fd).ok();
         let file = OpenFile::new((fd, place), (form.node, at, flags), mount, stream, reader);
-        // Nobody wrote down whether it has a `flock`: it counts as if, until it is unlocked or closed.
-        *lock(&file.flock) = at.map(|place| self.flocks.join_anyway(place));
+        // Where nobody wrote down whether it has one it counts as if, until it is unlocked or closed.
+        if flock != Some(None) {
+            let kind = flock.flatten().map(LockKind::exclusive);
+            *lock(&file.flock) = Flock { joined: at.map(|place| self.flocks.join_anyway(place)), kind };
+        }
         // Nor whether the file was emptied by it.
         if file.is_writable() {
             file.empties();

@@ -18,7 +18,7 @@ mod wait;
 pub(crate) use crowd::{Crowds, Joined, Place};
 pub(crate) use exclusive::Exclusive;
 pub(crate) use kernel::flock;
-pub(crate) use owners::{FILE_MAX, Limits, Locks};
+pub(crate) use owners::{FILE_MAX, Holding, Limits, Locks};
 pub(crate) use wait::Then;
 pub use wait::Wait;
 
@@ -31,6 +31,17 @@ pub enum LockKind {
     Write,
     /// No lock: asks for removal, or answers that nothing is in the way.
     Unlock,
+}
+
+impl LockKind {
+    /// A lock that does or does not exclude readers.
+    pub(crate) fn exclusive(exclusive: bool) -> LockKind {
+        if exclusive { LockKind::Write } else { LockKind::Read }
+    }
+
+    pub(crate) fn is_exclusive(self) -> bool {
+        self == LockKind::Write
+    }
 }
 
 /// A POSIX lock on a range of bytes.

@@ -1,6 +1,7 @@
 //! Who holds what: a description an owner and node, and what the kernel granted on it.
 
 mod handover;
+mod migration;
 
 use super::crowd::{Crowds, Joined, Place};
 use super::kernel::{self, Span};
@@ -86,6 +87,18 @@ impl AsFd for Owner {
 }
 
 type Key = (Node, u64);
+
+/// What one owner holds on one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Holding {
+    pub(crate) node: Node,
+    pub(crate) owner: u64,
+    /// The process that took the latest lock, and the open file by which it came.
+    pub(crate) pid: u32,
+    pub(crate) handle: Handle,
+    /// First byte, last byte, kind; in order, none meets another.
+    pub(crate) ranges: Vec<(u64, u64, LockKind)>,
+}
 
 /// What the waiting threads share with the tree. A state's lock is taken before the table's, never after it.
 struct Table {
@@ -440,6 +453,21 @@ impl Locks {
         let owners = self.table.owners();
         let all = owners.range((node, 0)..=(node, u64::MAX));
         all.filter(|(_, owner)| owner.handle.load(Ordering::Relaxed) == handle).map(|(key, _)| key.1).collect()
+    }
+
+    /// All who hold something, and what.
+    fn holders(&self) -> Vec<(Arc<Owner>, Holding)> {
+        let owners: Vec<(Key, Arc<Owner>)> =
+            self.table.owners().iter().map(|(&key, owner)| (key, Arc::clone(owner))).collect();
+        let holding = |((node, number), owner): (Key, Arc<Owner>)| {
+            let (ranges, pid) = {
+                let state = owner.state();
+                (state.held.pieces().collect::<Vec<_>>(), state.pid)
+            };
+            let handle = owner.handle.load(Ordering::Relaxed);
+            (!ranges.is_empty()).then_some((owner, Holding { node, owner: number, pid, handle, ranges }))
+        };
+        owners.into_iter().filter_map(holding).collect()
     }
 
     /// Drops every lock and cancels every wait: the client is gone.

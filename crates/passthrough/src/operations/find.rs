@@ -40,25 +40,40 @@ impl Tree {
             Found::Known(inode) => return Ok((inode, stat)),
             Found::Unsure { perhaps } => perhaps,
         };
-        let here = key.mount == mount.key();
-        if perhaps || (here && mount.has_handles()) {
-            // A name whose meaning changes between the two calls gives a handle that does not fit: whoever opens it looks
-            // first whether it leads to what was seen here.
-            match FileHandle::of(dir, name) {
-                Ok(handle) => {
-                    let mount = if here { Arc::clone(mount) } else { self.mounts.get(key.mount) };
-                    if mount.has_handles() {
-                        let hold = Hold { path: None, handle: Some(handle), verified: false };
-                        let inode = self.table.intern(key, Kind::of(&stat), &mount, hold)?;
-                        return Ok((inode, stat));
-                    }
-                }
-                Err(error @ (Errno::NOENT | Errno::STALE | Errno::NOTDIR)) => return Err(error),
-                // A file without a handle among others that have one.
-                Err(_) => {}
-            }
+        if let Some((mount, handle)) = self.handle_of_name(dir, mount, name, &stat, perhaps)? {
+            let hold = Hold { path: None, handle: Some(handle), verified: false };
+            let inode = self.table.intern(key, Kind::of(&stat), &mount, hold)?;
+            return Ok((inode, stat));
         }
         self.look_up_by_path(dir, mount, name)
+    }
+
+    /// The mount and the file handle of what `name` in `dir` was when `stat` was made, if it is held by a handle. `perhaps`: it is worth
+    /// a system call even if it is on another mount than `dir`.
+    pub(crate) fn handle_of_name(
+        &self,
+        dir: BorrowedFd<'_>,
+        mount: &Arc<Mount>,
+        name: &CStr,
+        stat: &Statx,
+        perhaps: bool,
+    ) -> Result<Option<(Arc<Mount>, FileHandle)>> {
+        let key = Key::of(stat).mount;
+        let here = key == mount.key();
+        if !(perhaps || here && mount.has_handles()) {
+            return Ok(None);
+        }
+        // A name whose meaning changes between the two calls gives a handle that does not fit: whoever opens it looks
+        // first whether it leads to what was seen here.
+        match FileHandle::of(dir, name) {
+            Ok(handle) => {
+                let mount = if here { Arc::clone(mount) } else { self.mounts.get(key) };
+                Ok(mount.has_handles().then_some((mount, handle)))
+            }
+            Err(error @ (Errno::NOENT | Errno::STALE | Errno::NOTDIR)) => Err(error),
+            // A file without a handle among others that have one.
+            Err(_) => Ok(None),
+        }
     }
 
     /// References what `name` in `dir` is with the help of a descriptor, which the node keeps if it is new.
@@ -68,11 +83,21 @@ impl Tree {
         mount: &Arc<Mount>,
         name: &CStr,
     ) -> Result<(Arc<Inode>, Statx)> {
+        let (stat, mount, hold) = self.hold_by_path(dir, mount, name)?;
+        Ok((self.table.intern(Key::of(&stat), Kind::of(&stat), &mount, hold)?, stat))
+    }
+
+    /// What `name` in `dir` is, its mount, and a descriptor to hold it by.
+    pub(crate) fn hold_by_path(
+        &self,
+        dir: BorrowedFd<'_>,
+        mount: &Arc<Mount>,
+        name: &CStr,
+    ) -> Result<(Statx, Arc<Mount>, Hold)> {
         let fd = open_path(dir, name)?;
         let stat = stat(fd.as_fd(), c"")?;
         let (mount, handle) = self.hold_of(mount, fd.as_fd(), &stat)?;
-        let hold = Hold { path: Some(fd), handle, verified: true };
-        Ok((self.table.intern(Key::of(&stat), Kind::of(&stat), &mount, hold)?, stat))
+        Ok((stat, mount, Hold { path: Some(fd), handle, verified: true }))
     }
 
     /// The mount of an inode that is open, and its file handle where nodes are held by handles. `near` is the mount where

@@ -1,5 +1,6 @@
 //! Locks of the client on its nodes and open files.
 
+use crate::file::Flock;
 use crate::lock::{Joined, Place};
 use crate::patience::in_use;
 use crate::{Handle, Lock, LockKind, Node, OpenFile, Result, Tree, Wait, lock, sync};
@@ -100,25 +101,27 @@ impl Tree {
         let _ = owner;
         let file = self.files.get(handle)?;
         // Held during the call, which does not wait: what is counted is what the kernel has.
-        let mut joined = sync::lock(&file.flock);
+        let mut flock = sync::lock(&file.flock);
         if kind == LockKind::Unlock {
             lock::flock(file.as_fd(), kind)?;
-            *joined = None;
+            *flock = Flock::default();
             return Ok(());
         }
-        let new = match &*joined {
+        let new = match &flock.joined {
             Some(_) => None,
             None => Some(self.join_flocks(&file)?),
         };
+        flock.changes_to(kind);
         lock::flock(file.as_fd(), kind)?;
+        flock.kind = Some(kind);
         if new.is_some() {
-            *joined = new;
+            flock.joined = new;
         }
         Ok(())
     }
 
     /// Counts an open file among those of the same file that have a `flock`.
-    fn join_flocks(&self, file: &OpenFile) -> Result<Joined> {
+    pub(crate) fn join_flocks(&self, file: &OpenFile) -> Result<Joined> {
         self.flocks.join(Place::of(file)?).ok_or(Errno::NOLCK)
     }
 
@@ -133,11 +136,14 @@ impl Tree {
         self.pause();
         // Whether it is granted or given up: it counts until the file is unlocked or closed.
         let file = self.files.get(handle).and_then(|file| {
-            let mut joined = sync::lock(&file.flock);
-            if joined.is_none() && kind != LockKind::Unlock {
-                *joined = Some(self.join_flocks(&file)?);
+            let mut flock = sync::lock(&file.flock);
+            if kind != LockKind::Unlock {
+                if flock.joined.is_none() {
+                    flock.joined = Some(self.join_flocks(&file)?);
+                }
+                flock.changes_to(kind);
             }
-            drop(joined);
+            drop(flock);
             Ok(file)
         });
         match file {
@@ -145,7 +151,16 @@ impl Tree {
                 done(self.flock(handle, owner, kind));
                 Wait::over()
             }
-            Ok(file) => self.locks.wait_flock(&file, kind, done),
+            Ok(file) => {
+                let locked = Arc::clone(&file);
+                self.locks.wait_flock(&file, kind, move |answer| {
+                    if answer.is_ok() {
+                        sync::lock(&locked.flock).kind = Some(kind);
+                    }
+                    drop(locked);
+                    done(answer);
+                })
+            }
             Err(error) => {
                 // A lock on no node, which cannot be opened: over with this error before it begins.
                 let nothing = Lock { kind: LockKind::Read, start: 0, end: 0, pid: 0 };

@@ -187,11 +187,16 @@ impl Tree {
     /// Opens a node anew for an owner's locks: the client must have it open.
     pub(crate) fn open_for_locks(&self, node: Node, handle: Handle, flags: OFlags) -> Result<Closing<Taken>> {
         self.file_of(node, handle)?;
+        self.open_to_lock(&self.table.get(node)?, flags)
+    }
+
+    /// The same, of an inode.
+    pub(crate) fn open_to_lock(&self, inode: &Arc<Inode>, flags: OFlags) -> Result<Closing<Taken>> {
         if is_writable(flags) {
             self.writable()?;
         }
-        let (inode, taken) = (self.table.get(node)?, self.share.take().ok_or(Errno::NOLCK)?);
-        let fd = self.open_node(&inode, flags)?;
+        let taken = self.share.take().ok_or(Errno::NOLCK)?;
+        let fd = self.open_node(inode, flags)?;
         // Nothing is ever written by it: that it could be matters to file systems that write back at each close alone.
         let sort = if inode.mount.reports_at_close() { Sort::of(flags) } else { Sort::Read };
         Ok(Closing::new(fd, taken, sort))

@@ -48,6 +48,12 @@ pub(crate) struct Paused(Vec<usize>);
 impl Session<'_> {
     /// Pauses as far as `order` wants, and says what there is to hand over.
     pub(crate) fn pause(&mut self, order: &Order) -> Result<(SessionState, Paused), NoPause> {
+        if self.transfer.is_some() {
+            return Err(HandoverError::Refused(
+                "its state is on its way to another host, or comes from there".to_owned(),
+            )
+            .into());
+        }
         self.target.hand_over().map_err(HandoverError::Refused)?;
         let Some(drained_by) = order.drained_by else {
             return Ok((self.state(&self.running())?, Paused::default()));

@@ -3,6 +3,7 @@
 mod channel;
 mod common;
 mod config;
+mod device_state;
 mod endpoint;
 mod handover;
 mod inflight;

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use control::model::directory::Directory;
-use control::model::{CachePolicy, FileHandles, Negotiation};
+use control::model::{CachePolicy, FileHandles, MigrationMode, MigrationOnError, Negotiation};
 use sandbox::{IdMapping, Mode, Seccomp};
 use std::path::PathBuf;
 
@@ -89,6 +89,20 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) allow_direct_io: bool,
 
+    /// What inodes are found by where the guest is migrated to: find-paths, or file-handles on the same file system
+    #[arg(long, value_name = "MODE", default_value = "find-paths", value_parser = migration_mode)]
+    pub(crate) migration_mode: MigrationMode,
+    /// When something of a guest that is migrated to here is not found: abort, or guest-error (go on, with errors for the
+    /// guest)
+    #[arg(long, value_name = "REACTION", default_value = "abort", value_parser = migration_on_error)]
+    pub(crate) migration_on_error: MigrationOnError,
+    /// With find-paths: send file handles along, and take only what has the same; needs the same file system
+    #[arg(long)]
+    pub(crate) migration_verify_handles: bool,
+    /// With find-paths: look at each path once more before it is sent, for a directory that others change
+    #[arg(long)]
+    pub(crate) migration_confirm_paths: bool,
+
     /// What hides the rest of the host: namespace, chroot or none
     #[arg(long, value_name = "MODE", default_value_t)]
     pub(crate) sandbox: Mode,
@@ -127,19 +141,6 @@ pub(crate) struct Options {
     #[arg(short = 'f')]
     pub(crate) compat_foreground: bool,
 
-    /// Refused: a guest that has a directory cannot be migrated
-    #[arg(long, value_name = "MODE", hide = true)]
-    pub(crate) migration_mode: Option<String>,
-    /// Refused, as --migration-mode
-    #[arg(long, value_name = "REACTION", hide = true)]
-    pub(crate) migration_on_error: Option<String>,
-    /// Refused, as --migration-mode
-    #[arg(long, hide = true)]
-    pub(crate) migration_verify_handles: bool,
-    /// Refused, as --migration-mode
-    #[arg(long, hide = true)]
-    pub(crate) migration_confirm_paths: bool,
-
     /// Path of a control socket for `vringd ctl`; none when left out
     #[arg(long, value_name = "PATH", help_heading = "Beyond virtiofsd")]
     pub(crate) control: Option<PathBuf>,
@@ -163,4 +164,12 @@ fn file_handles(text: &str) -> Result<FileHandles, String> {
     // An older name of `prefer`.
     let text = if text == "fallback" { "prefer" } else { text };
     FileHandles::from_str(text, false).map_err(|_| "use never, prefer or mandatory".to_owned())
+}
+
+fn migration_mode(text: &str) -> Result<MigrationMode, String> {
+    MigrationMode::from_str(text, false).map_err(|_| "use find-paths or file-handles".to_owned())
+}
+
+fn migration_on_error(text: &str) -> Result<MigrationOnError, String> {
+    MigrationOnError::from_str(text, false).map_err(|_| "use abort or guest-error".to_owned())
 }

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::isolation::IsolationArgs;
 use control::model::config::{ExportKind, NewExport};
 use control::model::directory::Directory;
-use control::model::{CachePolicy, Negotiation, Readdirplus};
+use control::model::{CachePolicy, MigrationMode, Negotiation, Readdirplus};
 use control::model::{Execution, FileMode, Placement, Poll, Span};
 use std::path::{Path, PathBuf};
 
@@ -35,7 +35,7 @@ pub(crate) struct Launch {
 pub(crate) fn launch(options: Options) -> Result<Launch, Failure> {
     let remarks = deprecated(&options);
     let options = options.with_compat().map_err(Failure::Usage)?;
-    refuse_unsupported(&options).map_err(Failure::Usage)?;
+    refuse_conflicts(&options).map_err(Failure::Usage)?;
     let directory = directory(&options).map_err(Failure::Usage)?;
     let socket = options.socket_path.or(options.socket);
     // As virtiofsd's umask leaves it.
@@ -118,6 +118,10 @@ fn directory(options: &Options) -> Result<Directory, String> {
         read_only: options.readonly,
         translate_uid: options.translate_uid.clone(),
         translate_gid: options.translate_gid.clone(),
+        migration_mode: options.migration_mode,
+        migration_on_error: options.migration_on_error,
+        migration_verify_handles: options.migration_verify_handles,
+        migration_confirm_paths: options.migration_confirm_paths,
         execution: match options.thread_pool_size {
             0 => Execution::Inline,
             threads => Execution::Pool(threads.into()),
@@ -126,22 +130,22 @@ fn directory(options: &Options) -> Result<Directory, String> {
     })
 }
 
-/// What virtiofsd has and we have not, and what excludes each other, by name.
-fn refuse_unsupported(options: &Options) -> Result<(), String> {
-    let migration = [
-        ("--migration-mode", options.migration_mode.is_some()),
-        ("--migration-on-error", options.migration_on_error.is_some()),
-        ("--migration-verify-handles", options.migration_verify_handles),
-        ("--migration-confirm-paths", options.migration_confirm_paths),
-    ];
-    if let Some((flag, _)) = migration.iter().find(|(_, given)| *given) {
-        return Err(format!("{flag}: is not supported: a guest that has a directory cannot be migrated"));
-    }
+/// What excludes each other, by name.
+fn refuse_conflicts(options: &Options) -> Result<(), String> {
     let translated = [("--translate-uid", &options.translate_uid), ("--translate-gid", &options.translate_gid)];
     if options.posix_acl != Negotiation::Never
         && let Some((flag, _)) = translated.iter().find(|(_, rules)| !rules.is_empty())
     {
         return Err(format!("{flag}: excludes --posix-acl: access control lists carry ids that nobody translates"));
+    }
+    let of_paths = [
+        ("--migration-verify-handles", options.migration_verify_handles),
+        ("--migration-confirm-paths", options.migration_confirm_paths),
+    ];
+    if options.migration_mode == MigrationMode::FileHandles
+        && let Some((flag, _)) = of_paths.iter().find(|(_, given)| *given)
+    {
+        return Err(format!("{flag}: excludes --migration-mode=file-handles: it is about paths"));
     }
     Ok(())
 }

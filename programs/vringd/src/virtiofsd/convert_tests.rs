@@ -1,7 +1,7 @@
 use super::super::Program;
 use super::*;
 use clap::{CommandFactory, Parser};
-use control::model::FileHandles;
+use control::model::{FileHandles, MigrationMode, MigrationOnError};
 use sandbox::{Mode, Seccomp};
 use std::time::Duration;
 
@@ -97,6 +97,14 @@ fn every_option_reaches_its_field() {
                 ..base.clone()
             },
         ),
+        ("--migration-mode=find-paths --migration-on-error=abort", base.clone()),
+        ("--migration-mode=file-handles", Directory { migration_mode: MigrationMode::FileHandles, ..base.clone() }),
+        (
+            "--migration-on-error guest-error",
+            Directory { migration_on_error: MigrationOnError::GuestError, ..base.clone() },
+        ),
+        ("--migration-verify-handles", Directory { migration_verify_handles: true, ..base.clone() }),
+        ("--migration-confirm-paths", Directory { migration_confirm_paths: true, ..base.clone() }),
         ("--cache always", Directory { cache: CachePolicy::Always, ..base.clone() }),
         ("--cache=Metadata", Directory { cache: CachePolicy::Metadata, ..base.clone() }),
         ("--cache never", Directory { cache: CachePolicy::Never, readdirplus: Readdirplus::Off, ..base.clone() }),
@@ -206,16 +214,6 @@ fn compatibility_options_reach_their_fields() {
 
 #[test]
 fn what_is_not_supported_is_refused_by_name() {
-    for flag in [
-        "--migration-mode=file-handles",
-        "--migration-on-error=abort",
-        "--migration-verify-handles",
-        "--migration-confirm-paths",
-    ] {
-        let line = refused(&format!("{LEAST} {flag}"));
-        let name = flag.split('=').next().unwrap();
-        assert!(line.starts_with(&format!("{name}: is not supported: ")) && !line.contains('\n'), "{line}");
-    }
     for option in ["norace", "max_idle_threads=5", "sandbox=none", "cache=mostly", "loglevel=loud", "timeout=-1", ""] {
         let line = refused(&format!("{LEAST} -o xattr,{option}"));
         let name = option.split('=').next().unwrap();
@@ -232,6 +230,10 @@ fn what_is_not_supported_is_refused_by_name() {
         (format!("{LEAST} --posix-acl --translate-uid map:0:0:1"), "--translate-uid"),
         (format!("{LEAST} --posix-acl=auto --translate-gid map:0:0:1"), "--translate-gid"),
         (format!("{LEAST} --inode-file-handles=always"), "--inode-file-handles"),
+        (format!("{LEAST} --migration-mode=file_handles"), "--migration-mode"),
+        (format!("{LEAST} --migration-on-error=ignore"), "--migration-on-error"),
+        (format!("{LEAST} --migration-mode=file-handles --migration-verify-handles"), "--migration-verify-handles"),
+        (format!("{LEAST} --migration-mode=file-handles --migration-confirm-paths"), "--migration-confirm-paths"),
         (format!("{LEAST} --cache=none"), "--cache"),
         (format!("{LEAST} --seccomp=maybe"), "--seccomp"),
         (format!("{LEAST} --uid-map 0:1000:1"), "--uid-map"),

@@ -19,8 +19,8 @@ use clap::Parser;
 pub(crate) const VERSION: &str = concat!("1.14.0 (vringd ", env!("CARGO_PKG_VERSION"), ")");
 
 /// What we can do beyond the first virtiofsd, in the words of QEMU's docs/interop/vhost-user.json and of virtiofsd.
-/// Without `migrate-precopy`: a guest that has a directory cannot be migrated.
-const FEATURES: [&str; 3] = ["posix-acl-negotiation-mode", "security-label-negotiation-mode", "separate-options"];
+const FEATURES: [&str; 4] =
+    ["migrate-precopy", "posix-acl-negotiation-mode", "security-label-negotiation-mode", "separate-options"];
 
 /// Serve one directory over vhost-user, with the command line of virtiofsd.
 #[derive(Debug, Parser)]

@@ -40,8 +40,8 @@ fn it_answers_to_the_name_of_virtiofsd() {
 fn a_flag_that_is_not_supported_is_refused_by_name() {
     let least = "--socket-path /nonexistent/fs.sock --shared-dir /nonexistent";
     for (words, named) in [
-        ("--migration-mode=file-handles", "virtiofsd: --migration-mode: is not supported"),
-        ("--migration-confirm-paths", "virtiofsd: --migration-confirm-paths: is not supported"),
+        ("--migration-mode=inodes", "'--migration-mode <MODE>': use find-paths or file-handles"),
+        ("--migration-on-error=ignore", "'--migration-on-error <REACTION>': use abort or guest-error"),
         ("-o norace", "virtiofsd: -o norace: is not supported"),
         ("--posix-acl --translate-uid map:0:0:1", "virtiofsd: --translate-uid: excludes --posix-acl"),
         ("--colour=red", "unexpected argument '--colour'"),

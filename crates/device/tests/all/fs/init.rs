@@ -1,7 +1,7 @@
 //! What INIT settles.
 
 use crate::fs::vectors as v;
-use device::fs::{Agreement, Dialect, Init, Offer, TooOld, flags, negotiate};
+use device::fs::{Agreement, Dialect, Init, NotSpoken, Offer, TooOld, flags, may_speak, negotiate};
 
 const GUEST: Init = Init { major: 7, minor: 45, max_readahead: 1 << 20, flags: flags::ALL };
 
@@ -115,4 +115,18 @@ fn sizes_are_bounded_by_both_sides() {
 #[test]
 fn before_init_the_oldest_dialect_holds() {
     assert_eq!(Dialect::default(), Dialect { minor: 31, flags: 0 });
+}
+
+/// Whatever an INIT settles is spoken by a server of the same offer, and what it does not offer is not.
+#[test]
+fn what_was_agreed_on_elsewhere_is_compared_with_the_offer() {
+    for wants in [0, flags::ALL, flags::POSIX_LOCKS | flags::SECURITY_CTX, flags::EXPLICIT_INVAL_DATA] {
+        let offer = Offer { wants, ..Offer::default() };
+        assert_eq!(may_speak(settle(GUEST, offer).0, &offer), Ok(()));
+    }
+    let offer = Offer { wants: flags::POSIX_LOCKS, ..Offer::default() };
+    let agreed = |minor, flags| may_speak(Dialect { minor, flags }, &offer);
+    assert_eq!(agreed(31, flags::POSIX_LOCKS | flags::FLOCK_LOCKS), Err(NotSpoken::Flags(flags::FLOCK_LOCKS)));
+    assert_eq!(agreed(45, u64::MAX), Err(NotSpoken::Flags(!(flags::POSIX_LOCKS | flags::INIT_EXT))));
+    assert_eq!([agreed(30, 0), agreed(46, 0)], [Err(NotSpoken::Minor(30)), Err(NotSpoken::Minor(46))]);
 }

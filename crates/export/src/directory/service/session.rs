@@ -114,6 +114,16 @@ impl Service {
         FuseSession { agreed, interrupted: self.interrupted() }
     }
 
+    /// Whether this server could have agreed on that.
+    ///
+    /// # Errors
+    /// What it does not offer.
+    pub(crate) fn may_adopt(&self, session: &FuseSession) -> Result<(), String> {
+        let agreed = session.agreed.map(|(minor, flags)| Dialect { minor, flags });
+        let unknown = agreed.map_or(Ok(()), |dialect| device::fs::may_speak(dialect, &self.offer()));
+        unknown.map_err(|error| error.to_string())
+    }
+
     /// Goes on with what held in another program. To be called before any ring starts.
     pub(crate) fn adopt(&self, session: &FuseSession) {
         self.set_dialect(session.agreed.map(|(minor, flags)| Dialect { minor, flags }));

@@ -1,6 +1,6 @@
 //! The locks of a tree that goes on in another program. What holds them stays open, so nobody can take them in between.
 
-use super::{Key, LockKind, Locks, Owner, Place, Ranges, State};
+use super::{Holding, LockKind, Locks, Owner, Place, Ranges, State};
 use crate::Result;
 use crate::closing::{Closing, Sort};
 use crate::handover::descriptors::Outgoing;
@@ -12,21 +12,12 @@ use std::sync::{Arc, Mutex};
 impl Locks {
     /// Who holds what. Nobody waits.
     pub(crate) fn hand_over(&self, out: &mut Outgoing) -> Vec<OwnerForm> {
-        let owners: Vec<(Key, Arc<Owner>)> =
-            self.table.owners().iter().map(|(&key, owner)| (key, Arc::clone(owner))).collect();
-        let mut forms = Vec::with_capacity(owners.len());
-        for ((node, number), owner) in owners {
-            let (held, pid) = {
-                let state = owner.state();
-                let held = state.held.pieces().map(|(start, end, kind)| (start, end, kind == LockKind::Write));
-                (held.collect::<Vec<_>>(), state.pid)
-            };
-            let handle = owner.handle.load(Ordering::Relaxed);
-            if !held.is_empty() {
-                forms.push(OwnerForm { node, owner: number, pid, handle, place: out.place(owner), held });
-            }
-        }
-        forms
+        let form = |(owner, holding): (Arc<Owner>, Holding)| {
+            let Holding { node, owner: number, pid, handle, ranges } = holding;
+            let held = ranges.iter().map(|&(start, end, kind)| (start, end, kind.is_exclusive())).collect();
+            OwnerForm { node, owner: number, pid, handle, place: out.place(owner), held }
+        };
+        self.holders().into_iter().map(form).collect()
     }
 
     /// An owner holds what the kernel has granted to another program on this file.
@@ -37,7 +28,7 @@ impl Locks {
         let place = Place::of(&file)?;
         let mut held = Ranges::default();
         for &(start, end, exclusive) in &form.held {
-            held.set(start, end, if exclusive { LockKind::Write } else { LockKind::Read });
+            held.set(start, end, LockKind::exclusive(exclusive));
         }
         self.table.count_ranges(place, 0, held.len());
         let state = Mutex::new(State { held, pid: form.pid, ..State::default() });

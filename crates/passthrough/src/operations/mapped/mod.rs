@@ -121,6 +121,20 @@ impl Tree {
         Ok(attributes)
     }
 
+    /// Finds out what is recorded of a node that lies under a name, where records are beside names.
+    pub(crate) fn find_record(
+        &self,
+        mapped: &Mapped,
+        (dir, dir_fd, name): (&Arc<Inode>, BorrowedFd<'_>, &CStr),
+        inode: &Arc<Inode>,
+    ) -> Result<()> {
+        if mapped.files.is_some() {
+            let record = Of::Name(dir_fd, name).load()?.unwrap_or_default();
+            self.remember(mapped, inode, Some((dir, name)), record);
+        }
+        Ok(())
+    }
+
     /// Keeps what was found out about a node where records are beside names, if the client has not forgotten it meanwhile.
     fn remember(&self, mapped: &Mapped, inode: &Inode, name: Option<(&Arc<Inode>, &CStr)>, record: Record) {
         let Some(known) = &mapped.files else { return };

@@ -47,17 +47,22 @@ pub struct Server {
 
 impl Server {
     pub fn new(queues: u16) -> Server {
-        Server::with(queues, Has { inflight: true, log: true })
+        Server::with(queues, Has::default())
     }
 
     /// A device whose requests must not be done twice.
     pub fn without_inflight(queues: u16) -> Server {
-        Server::with(queues, Has { inflight: false, log: true })
+        Server::with(queues, Has { inflight: false, ..Has::default() })
     }
 
     /// A device that cannot be migrated.
     pub fn without_log(queues: u16) -> Server {
-        Server::with(queues, Has { inflight: true, log: false })
+        Server::with(queues, Has { log: false, ..Has::default() })
+    }
+
+    /// A device with a state of its own.
+    pub fn with_state(queues: u16) -> Server {
+        Server::with(queues, Has { state: true, ..Has::default() })
     }
 
     fn with(queues: u16, has: Has) -> Server {
@@ -75,7 +80,7 @@ impl Server {
         let endpoint = Endpoint::adopt(state.socket, state.file).unwrap();
         let (resumed, told) = std::sync::mpsc::channel();
         let resume = state.session.map(|session| Resume { session, resumed });
-        let server = Server::on(endpoint, path, Arc::default(), queues, Has { inflight: true, log: true }, resume, dir);
+        let server = Server::on(endpoint, path, Arc::default(), queues, Has::default(), resume, dir);
         let outcome = told.recv_timeout(PATIENCE).unwrap_or(Ok(0));
         (server, outcome)
     }

@@ -62,6 +62,8 @@ pub struct Shared {
     /// The next start fails with this.
     pub start_error: Mutex<Option<String>>,
     pub custody: Mutex<Custody>,
+    /// What the device gives out, or has taken in.
+    pub state: Mutex<Vec<u8>>,
 }
 
 /// Of a device that others may have while no ring runs.
@@ -87,6 +89,7 @@ impl Default for Shared {
             owed: Mutex::default(),
             start_error: Mutex::default(),
             custody: Mutex::default(),
+            state: Mutex::default(),
         }
     }
 }
@@ -131,6 +134,13 @@ impl Shared {
 pub(super) struct Has {
     pub(super) inflight: bool,
     pub(super) log: bool,
+    pub(super) state: bool,
+}
+
+impl Default for Has {
+    fn default() -> Has {
+        Has { inflight: true, log: true, state: false }
+    }
 }
 
 /// The target. Signals each call descriptor it is given, so that a test sees which one arrived.
@@ -162,6 +172,27 @@ impl Target for Recorder {
 
     fn has_log(&self) -> bool {
         self.has.log
+    }
+
+    fn has_device_state(&self) -> bool {
+        self.has.state
+    }
+
+    fn save(&mut self) -> Result<Vec<Vec<u8>>, String> {
+        let state = self.shared.state.lock().unwrap();
+        if *state == b"cannot be saved" {
+            return Err("it cannot be saved".to_owned());
+        }
+        let (front, rest) = state.split_at(state.len() / 3);
+        Ok(vec![front.to_vec(), Vec::new(), rest.to_vec()])
+    }
+
+    fn load(&mut self, state: Vec<u8>) -> Result<(), String> {
+        if state == b"refused" {
+            return Err("it is not wanted".to_owned());
+        }
+        *self.shared.state.lock().unwrap() = state;
+        Ok(())
     }
 
     fn set_features(&mut self, acked: u64) {

@@ -1,0 +1,91 @@
+//! Locks of a tree whose client goes to another host: they are let go before it can be there, and taken again if it comes back.
+
+use crate::lock::{self, Holding, LockKind};
+use crate::sync::lock;
+use crate::{Handle, Node, Tree};
+use rustix::io::Errno;
+use std::os::fd::AsFd;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long locks are waited for that another daemon may still have, and how often they are tried.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The locks that were let go.
+#[derive(Debug, Default)]
+pub struct LetGo {
+    owners: Vec<Holding>,
+    flocks: Vec<(Handle, LockKind)>,
+}
+
+/// A lock that could not be had again. The files that it came by are closed: nobody uses them in the belief that it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotTaken {
+    /// Whose file it was on.
+    pub node: Node,
+    /// The open file that is closed now.
+    pub handle: Handle,
+    /// Why.
+    pub error: Errno,
+}
+
+impl Tree {
+    /// Lets the locks of its client go, for another host to take them. No operation is under way.
+    pub fn let_locks_go(&self) -> LetGo {
+        let owners = self.locks.holdings();
+        self.locks.let_go();
+        let mut flocks = Vec::new();
+        for (handle, file) in self.files.all() {
+            if let Some(kind) = lock(&file.flock).kind
+                && lock::flock(file.as_fd(), LockKind::Unlock).is_ok()
+            {
+                flocks.push((handle, kind));
+            }
+        }
+        LetGo { owners, flocks }
+    }
+
+    /// Takes them again, and waits a while for whoever has them. Those that are not to be had are told.
+    pub fn take_locks_again(&self, let_go: LetGo, is_wanted: &dyn Fn() -> bool) -> Vec<NotTaken> {
+        let LetGo { mut owners, mut flocks } = let_go;
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let refused = self.locks.take_again(&owners);
+            let refused_flocks = self.take_flocks_again(&flocks);
+            let all_wait =
+                refused.iter().map(|(_, error)| *error).chain(refused_flocks.iter().map(|(_, error)| *error));
+            if !all_wait.into_iter().any(|error| error == Errno::AGAIN) || Instant::now() >= end || !is_wanted() {
+                let owners = refused.into_iter().map(|(owner, error)| self.lose_owner(&owner, error));
+                let not_taken = owners.collect::<Vec<_>>();
+                let flocks = refused_flocks.into_iter().map(|((handle, _), error)| self.lose_file(handle, error));
+                return not_taken.into_iter().chain(flocks).collect();
+            }
+            (owners, flocks) = (
+                refused.into_iter().map(|(owner, _)| owner).collect(),
+                refused_flocks.into_iter().map(|(flock, _)| flock).collect(),
+            );
+            thread::sleep(PAUSE);
+        }
+    }
+
+    fn take_flocks_again(&self, flocks: &[(Handle, LockKind)]) -> Vec<((Handle, LockKind), Errno)> {
+        let take = |&(handle, kind): &(Handle, LockKind)| {
+            // Nobody closes it while no ring runs.
+            let file = self.files.get(handle).ok()?;
+            lock::flock(file.as_fd(), kind).err().map(|error| ((handle, kind), error))
+        };
+        flocks.iter().filter_map(take).collect()
+    }
+
+    /// An owner has none of its locks any more.
+    pub(super) fn lose_owner(&self, Holding { node, owner, handle, .. }: &Holding, error: Errno) -> NotTaken {
+        self.locks.drop_owner(*node, *owner);
+        self.lose_file(*handle, error)
+    }
+
+    fn lose_file(&self, handle: Handle, error: Errno) -> NotTaken {
+        let node = self.files.remove(handle).map_or(0, |file| file.node());
+        NotTaken { node, handle, error }
+    }
+}

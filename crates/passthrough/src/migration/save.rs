@@ -1,0 +1,251 @@
+//! What another host has to know of a tree, and the locks that it is to have.
+
+use super::form::{FileState, FoundBy, HandleState, HeadState, NodeState, OwnerState, Way};
+use super::places::{Path, Place, Places};
+use super::{SaveError, Saved};
+use crate::handle::FileHandle;
+use crate::handover::bytes;
+use crate::lock::Holding;
+use crate::node::Inode;
+use crate::options::MigrationMode;
+use crate::stat::MountKey;
+use crate::sync::lock;
+use crate::{ROOT, Result, Tree};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Tree {
+    /// What another host needs to go on with all that the client knows and has. No operation is under way, and nobody waits for a
+    /// lock. The tree stays as it is.
+    ///
+    /// # Errors
+    /// What cannot go along whatever is made of it there.
+    pub fn save(&self) -> std::result::Result<Saved, SaveError> {
+        let by_handles = self.options.migration.mode == MigrationMode::FileHandles;
+        if by_handles && self.mapped.as_ref().is_some_and(|mapped| mapped.is_beside_names()) {
+            return Err(SaveError::RecordsBesideNames);
+        }
+        let places = Places::new(self).map_err(SaveError::Root)?;
+        let inodes: Vec<_> = self.table.all().into_iter().filter(|inode| inode.node != ROOT).collect();
+        let mut saving = Saving { tree: self, places, mounts: HashMap::new(), ways: Vec::new() };
+        let nodes = if by_handles { saving.by_handles(&inodes) } else { saving.by_paths(&inodes) };
+        let lost = nodes.iter().filter(|node| matches!(node.found, FoundBy::Lost(_))).count();
+        let head = HeadState {
+            security: self.options.security.name().to_owned(),
+            writeback: self.options.writeback,
+            root: if by_handles || self.options.migration.verify_handles { saving.root_handle() } else { None },
+            mounts: saving.ways,
+            files: self.file_states(),
+            owners: self.locks.holdings().into_iter().map(owner_state).collect(),
+            next_node: self.table.next(),
+            next_handle: self.files.next(),
+            nodes: nodes.len(),
+        };
+        let (mut first, mut rest) = (Vec::new(), Vec::new());
+        bytes::write(&head, &mut first)?;
+        nodes.iter().try_for_each(|node| bytes::write(node, &mut rest))?;
+        let (nodes, files, owners) = (nodes.len(), head.files.len(), head.owners.len());
+        Ok(Saved { bytes: vec![first, rest], nodes, files, owners, lost })
+    }
+
+    fn file_states(&self) -> Vec<FileState> {
+        let state = |(handle, file): (u64, Arc<crate::OpenFile>)| {
+            let flock = lock(&file.flock).kind.map(crate::LockKind::is_exclusive);
+            FileState { handle, node: file.node(), flags: file.flags().cast_unsigned(), flock }
+        };
+        self.files.all().into_iter().map(state).collect()
+    }
+}
+
+fn owner_state(Holding { node, owner, pid, handle, ranges }: Holding) -> OwnerState {
+    let ranges = ranges.into_iter().map(|(start, end, kind)| (start, end, kind.is_exclusive())).collect();
+    OwnerState { node, owner, pid, handle, ranges }
+}
+
+struct Saving<'a> {
+    tree: &'a Tree,
+    places: Places<'a>,
+    /// By their places among `ways`; `None`: no path leads there.
+    mounts: HashMap<MountKey, Option<u32>>,
+    ways: Vec<Way>,
+}
+
+impl Saving<'_> {
+    fn root_handle(&self) -> Option<HandleState> {
+        let root = self.tree.table.get(ROOT).and_then(|root| self.tree.table.pin(&root)).ok()?;
+        FileHandle::of(root.as_fd(), c"").ok().map(|handle| state_of(&handle))
+    }
+
+    /// Nodes by where they lie, in the order of their paths; others behind them.
+    fn by_paths(&self, inodes: &[Arc<Inode>]) -> Vec<NodeState> {
+        let (mut places, handles): (Vec<Place>, Vec<_>) = inodes.iter().map(|inode| self.look(inode)).unzip();
+        self.find_unknown(inodes, &mut places);
+        let mut named: Vec<(&Path, &Arc<Inode>, Option<HandleState>)> = Vec::with_capacity(inodes.len());
+        let mut others = Vec::new();
+        for ((place, inode), handle) in places.iter().zip(inodes).zip(handles) {
+            let found = match place {
+                Place::At(path) => {
+                    named.push((path, inode, handle));
+                    continue;
+                }
+                Place::Nameless if !inode.is_open() => FoundBy::Gone,
+                Place::Failed(Errno::STALE) => FoundBy::Gone,
+                Place::Nameless | Place::Unknown => FoundBy::Lost(Errno::NOENT.raw_os_error()),
+                Place::Failed(error) => FoundBy::Lost(error.raw_os_error()),
+            };
+            others.push(node_state(inode, found));
+        }
+        named.sort_by(|(one, ..), (other, ..)| components(one).cmp(components(other)));
+        let mut before: &[u8] = b"";
+        let mut nodes = Vec::with_capacity(inodes.len());
+        for (path, inode, handle) in named {
+            nodes.push(node_state(inode, FoundBy::Path { way: way(before, path), handle }));
+            before = path;
+        }
+        nodes.append(&mut others);
+        nodes
+    }
+
+    /// Where a node is, and its handle if that is to be compared.
+    fn look(&self, inode: &Arc<Inode>) -> (Place, Option<HandleState>) {
+        self.try_look(inode).unwrap_or_else(|error| (Place::Failed(error), None))
+    }
+
+    /// A descriptor that has to be made for that is not kept: most of them are looked at this once.
+    fn try_look(&self, inode: &Arc<Inode>) -> Result<(Place, Option<HandleState>)> {
+        if let Some(pin) = inode.pin() {
+            return Ok(self.look_at(inode, pin.as_fd(), true));
+        }
+        let handle = inode.handle.as_ref().filter(|_| !inode.gone.load(Ordering::Relaxed)).ok_or(Errno::STALE)?;
+        let fd = handle.open(inode.mount.file()?, OFlags::PATH)?;
+        Ok(self.look_at(inode, fd.as_fd(), inode.verified.load(Ordering::Relaxed)))
+    }
+
+    fn look_at(&self, inode: &Inode, fd: BorrowedFd<'_>, is_certain: bool) -> (Place, Option<HandleState>) {
+        let verifies = self.tree.options.migration.verify_handles;
+        let handle = verifies.then(|| FileHandle::of(fd, c"").ok()).flatten();
+        (self.places.of(inode, fd, is_certain), handle.as_ref().map(state_of))
+    }
+
+    /// Looks for those whose path the kernel does not know.
+    fn find_unknown(&self, inodes: &[Arc<Inode>], places: &mut [Place]) {
+        let all = || inodes.iter().zip(places.iter());
+        let wanted: HashMap<_, _> = all()
+            .enumerate()
+            .filter(|(_, (_, place))| **place == Place::Unknown)
+            .map(|(at, (inode, _))| (inode.key, at))
+            .collect();
+        if wanted.is_empty() {
+            return;
+        }
+        let dirs: Vec<_> = all()
+            .filter(|(inode, _)| inode.kind.is_directory())
+            .filter_map(
+                |(inode, place)| {
+                    if let Place::At(path) = place { Some((Arc::clone(inode), path.clone())) } else { None }
+                },
+            )
+            .collect();
+        for (at, path) in self.places.search(&dirs, wanted) {
+            if let Some(place) = places.get_mut(at) {
+                *place = Place::At(path);
+            }
+        }
+    }
+
+    /// Nodes by their handles, and the mounts to open them on.
+    fn by_handles(&mut self, inodes: &[Arc<Inode>]) -> Vec<NodeState> {
+        inodes.iter().map(|inode| node_state(inode, self.by_handle(inode))).collect()
+    }
+
+    fn by_handle(&mut self, inode: &Arc<Inode>) -> FoundBy {
+        let handle = match &inode.handle {
+            Some(handle) => Ok(handle.clone()),
+            None => self.tree.table.pin(inode).and_then(|pin| FileHandle::of(pin.as_fd(), c"")),
+        };
+        match (handle, self.mount_of(inode)) {
+            // Whether it leads to this inode is seen where it is opened.
+            (Ok(handle), Some(mount)) => FoundBy::Handle { mount, handle: state_of(&handle), ino: inode.key.ino },
+            (Err(Errno::STALE), _) => FoundBy::Gone,
+            (Err(error), _) => FoundBy::Lost(error.raw_os_error()),
+            (Ok(_), None) => FoundBy::Lost(Errno::XDEV.raw_os_error()),
+        }
+    }
+
+    /// The place of an inode's mount among those that go along.
+    fn mount_of(&mut self, inode: &Arc<Inode>) -> Option<u32> {
+        let key = inode.key.mount;
+        if let Some(known @ Some(_)) = self.mounts.get(&key) {
+            return *known;
+        }
+        let path = if self.tree.table.get(ROOT).is_ok_and(|root| root.key.mount == key) {
+            Some(Path::new())
+        } else {
+            self.way_to_mount(inode, key)
+        };
+        // Through another inode there may be one.
+        let place = path.map(|path| {
+            self.ways.push(way(b"", &path));
+            (self.ways.len() - 1) as u32
+        });
+        self.mounts.insert(key, place);
+        place
+    }
+
+    /// The first part of an inode's path that is on its mount.
+    fn way_to_mount(&self, inode: &Arc<Inode>, key: MountKey) -> Option<Path> {
+        let (Place::At(path), _) = self.look(inode) else { return None };
+        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([path.len()]);
+        let parts = ends.filter_map(|end| path.get(..end));
+        parts
+            .into_iter()
+            .find(|part| self.places.key_at(part).is_ok_and(|found| found.mount == key))
+            .map(<[u8]>::to_vec)
+    }
+}
+
+fn state_of(handle: &FileHandle) -> HandleState {
+    let (kind, bytes) = handle.parts();
+    (kind, bytes.to_vec())
+}
+
+fn node_state(inode: &Inode, found: FoundBy) -> NodeState {
+    let references = inode.references.load(Ordering::Relaxed);
+    NodeState { node: inode.node, references, kind: inode.kind.mode(), found }
+}
+
+fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|&byte| byte == b'/').filter(|name| !name.is_empty())
+}
+
+/// The way from one path to another.
+fn way(before: &[u8], path: &[u8]) -> Way {
+    let kept = components(before).zip(components(path)).take_while(|(one, other)| one == other).count();
+    Way { kept, names: components(path).skip(kept).map(<[u8]>::to_vec).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn ways_lead_from_path_to_path(paths in proptest::collection::vec("[ab](/[ab.]{1,2}){0,4}", 1..20)) {
+            let mut here: Vec<Vec<u8>> = Vec::new();
+            let mut before: &[u8] = b"";
+            for path in &paths {
+                let Way { kept, names } = way(before, path.as_bytes());
+                prop_assert!(kept <= here.len());
+                here.truncate(kept);
+                here.extend(names);
+                prop_assert_eq!(here.join(&b'/'), path.as_bytes());
+                before = path.as_bytes();
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The device's state: given out, and taken in, through pipes.
+
+use std::fs::File;
+use std::io::{Read, Write, pipe};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::thread::spawn;
+use std::time::Instant;
+
+use crate::common::{PATIENCE, Raw, Server, memfd, running};
+use vhost::VhostBackend;
+use vhost::vhost_user::VhostUserFrontend;
+use vhost::vhost_user::message::{FrontendReq as R, VhostUserProtocolFeatures};
+use vhost_user::HandoverError;
+
+/// VhostUserTransferDeviceState's directions, in the only phase.
+const SAVE: [u32; 2] = [0, 0];
+const LOAD: [u32; 2] = [1, 0];
+/// "No file descriptor is returned", and what an error is.
+const THROUGH_YOURS: u64 = 0x100;
+const REFUSED: u64 = 0x101;
+
+fn ask(raw: &mut Raw, request: R, body: &[u8], fds: &[BorrowedFd<'_>]) -> u64 {
+    raw.send(request.into(), 1, body, fds);
+    let (answered, flags, body) = raw.receive();
+    assert_eq!((answered, flags), (request.into(), 0x5));
+    u64::from_ne_bytes(body.try_into().unwrap())
+}
+
+fn set_pipe(raw: &mut Raw, way: [u32; 2], pipe: impl AsFd) -> u64 {
+    let body: Vec<u8> = way.iter().flat_map(|field| field.to_ne_bytes()).collect();
+    ask(raw, R::SET_DEVICE_STATE_FD, &body, &[pipe.as_fd()])
+}
+
+fn check(raw: &mut Raw) -> u64 {
+    ask(raw, R::CHECK_DEVICE_STATE, &[], &[])
+}
+
+/// More than a pipe holds, and more than is moved at once.
+fn state() -> Vec<u8> {
+    (0..3_000_000_u32).map(|at| (at / 7) as u8).collect()
+}
+
+#[test]
+fn it_is_offered_for_devices_that_have_one() {
+    for (server, offered) in [(Server::with_state(1), true), (Server::new(1), false)] {
+        let mut frontend = server.connect();
+        let features = frontend.get_features().unwrap();
+        frontend.set_features(features).unwrap();
+        let protocol = frontend.get_protocol_features().unwrap();
+        assert_eq!(protocol.contains(VhostUserProtocolFeatures::DEVICE_STATE), offered);
+    }
+    // Who did not agree on it is told so, and the session goes on.
+    let server = Server::new(1);
+    let mut raw = server.raw_negotiated();
+    assert_eq!(set_pipe(&mut raw, SAVE, pipe().unwrap().1), REFUSED);
+    assert_eq!(check(&mut raw), 1);
+    raw.ask_u64(R::GET_FEATURES);
+}
+
+#[test]
+fn it_goes_out_and_comes_in_whole() {
+    let (from, to) = (Server::with_state(1), Server::with_state(1));
+    let (mut out, mut into) = (from.raw_negotiated(), to.raw_negotiated());
+    *from.shared.state.lock().unwrap() = state();
+    let (mut reader, writer) = pipe().unwrap();
+    assert_eq!(set_pipe(&mut out, SAVE, &writer), THROUGH_YOURS);
+    drop(writer);
+    let mut moved = Vec::new();
+    reader.read_to_end(&mut moved).unwrap();
+    assert!(moved == state());
+    assert_eq!(check(&mut out), 0);
+    assert_eq!(check(&mut out), 1, "asked once more, nothing was moved");
+    let (reader, mut writer) = pipe().unwrap();
+    assert_eq!(set_pipe(&mut into, LOAD, &reader), THROUGH_YOURS);
+    drop(reader);
+    writer.write_all(&moved).unwrap();
+    drop(writer);
+    assert_eq!(check(&mut into), 0);
+    assert!(*to.shared.state.lock().unwrap() == state());
+    // What the device does not want is told.
+    let (reader, mut writer) = pipe().unwrap();
+    assert_eq!(set_pipe(&mut into, LOAD, &reader), THROUGH_YOURS);
+    writer.write_all(b"refused").unwrap();
+    drop(writer);
+    assert_eq!(check(&mut into), 1);
+    into.ask_u64(R::GET_FEATURES);
+}
+
+/// A frontend that does not read or write keeps nobody from being served.
+#[test]
+fn whoever_stalls_stalls_alone() {
+    let server = Server::with_state(1);
+    *server.shared.state.lock().unwrap() = state();
+    let mut raw = server.raw_negotiated();
+    let (reader, writer) = pipe().unwrap();
+    assert_eq!(set_pipe(&mut raw, SAVE, &writer), THROUGH_YOURS);
+    raw.ask_u64(R::GET_FEATURES);
+    let pending = server.handover.pause(Instant::now() + PATIENCE);
+    assert!(
+        matches!(pending.wait(Instant::now() + PATIENCE), Err(HandoverError::Refused(why)) if why.contains("on its way"))
+    );
+    assert_eq!(check(&mut raw), 1, "it was not read");
+    // Nor one that closes its end, or goes on to another pipe.
+    drop((reader, writer));
+    let (reader, writer) = pipe().unwrap();
+    assert_eq!(set_pipe(&mut raw, SAVE, &writer), THROUGH_YOURS);
+    drop((reader, writer));
+    assert_eq!(check(&mut raw), 1);
+    let (reader, mut writer) = pipe().unwrap();
+    assert_eq!(set_pipe(&mut raw, LOAD, &reader), THROUGH_YOURS);
+    writer.write_all(b"half").unwrap();
+    assert_eq!(check(&mut raw), 1, "its end is open");
+    assert_eq!(set_pipe(&mut raw, LOAD, &reader), THROUGH_YOURS);
+    drop(writer);
+    assert_eq!(check(&mut raw), 0, "the rest of it");
+    let (reader, writer) = pipe().unwrap();
+    assert_eq!(set_pipe(&mut raw, SAVE, &writer), THROUGH_YOURS);
+    drop(writer);
+    let read = spawn(move || {
+        let mut reader = reader;
+        let mut moved = Vec::new();
+        reader.read_to_end(&mut moved).unwrap();
+        moved.len()
+    });
+    drop(raw);
+    assert!(read.join().unwrap() <= state().len(), "the session's end closes it");
+}
+
+#[test]
+fn what_could_block_or_makes_no_sense_is_refused() {
+    let server = Server::with_state(1);
+    let mut raw = server.raw_negotiated();
+    let (reader, writer) = pipe().unwrap();
+    assert_eq!(set_pipe(&mut raw, SAVE, memfd(4096)), REFUSED);
+    assert_eq!(set_pipe(&mut raw, LOAD, File::open("/dev/zero").unwrap()), REFUSED);
+    assert_eq!(set_pipe(&mut raw, [2, 0], &writer), REFUSED);
+    assert_eq!(set_pipe(&mut raw, [0, 1], &writer), REFUSED);
+    assert_eq!(ask(&mut raw, R::SET_DEVICE_STATE_FD, &[0; 8], &[]), REFUSED);
+    assert_eq!(ask(&mut raw, R::SET_DEVICE_STATE_FD, &[0; 7], &[writer.as_fd()]), REFUSED);
+    assert_eq!(ask(&mut raw, R::SET_DEVICE_STATE_FD, &[0; 8], &[writer.as_fd(), reader.as_fd()]), REFUSED);
+    // The wrong end of a pipe.
+    assert_eq!(set_pipe(&mut raw, LOAD, &writer), THROUGH_YOURS);
+    assert_eq!(check(&mut raw), 1);
+    raw.ask_u64(R::GET_FEATURES);
+    drop(raw);
+    server.shared.wait_for_end();
+    *server.shared.state.lock().unwrap() = b"cannot be saved".to_vec();
+    let mut raw = server.raw_negotiated();
+    assert_eq!(set_pipe(&mut raw, SAVE, &writer), REFUSED);
+}
+
+#[test]
+fn a_device_that_runs_has_no_state_to_move() {
+    let server = Server::with_state(1);
+    let (frontend, _guest, _fds) = running(&server);
+    let (_reader, writer) = pipe().unwrap();
+    assert!(
+        frontend
+            .set_device_state_fd(
+                vhost::vhost_user::message::VhostTransferStateDirection::SAVE,
+                vhost::vhost_user::message::VhostTransferStatePhase::STOPPED,
+                writer.into(),
+            )
+            .is_err()
+    );
+    assert!(frontend.check_device_state().is_err());
+    frontend.get_features().unwrap();
+}

@@ -1,0 +1,237 @@
+//! Guests of QEMU that are moved while they use our directories: what they know, what they have open and what they have locked goes
+//! along.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use rustix::fs::{FlockOperation, flock};
+use tempfile::TempDir;
+use tests::directory_server::{Directory, DirectoryServer};
+use tests::lab::Lab;
+use tests::long;
+use tests::qemu::{BootFrom, Guest};
+use tests::vringd;
+
+const LIMIT: Duration = Duration::from_secs(240);
+
+/// Directories of the tree, and files in each.
+const TREE: usize = 100;
+
+/// Bytes whose pages a device writes again and again.
+const KNOWN_BYTES: usize = 4 << 20;
+
+/// Rounds behind which all was looked at, and rounds that end while a guest is moved.
+const ROUNDS: usize = 5;
+const ROUNDS_OF_A_MOVE: usize = 2;
+
+/// Knows a tree of many files, and has a log open to which it appends, a file without a name, and two locks. Each round looks at all of
+/// it, and at pages that the device wrote: one that was not moved has what was there before. A program that is executed from the
+/// directory would need pages that are zeroes behind its end, which kernels of [`BootFrom::HostToMove`] do not make.
+const SCRIPT: &str = "mkdir -p /mnt /tmp
+     mount -t tmpfs tmpfs /tmp
+     mount -t virtiofs share /mnt
+     cp -r /mnt/program /tmp
+     cd /mnt
+     test $(find tree -type f | wc -l) = 10000
+     sum=$(sha256sum <known)
+     exec 3>>log
+     WITHOUT_A_NAME
+     hold() { /tmp/program/loader --library-path /tmp/program /tmp/program/fs_tool hold $1 locked.$1 exclusive held.$1 over; }
+     hold flock & flock=$!
+     hold posix & posix=$!
+     until [ -e held.flock -a -e held.posix ]; do sleep 0.05; done
+     round=0
+     while true; do
+         echo 1 >/proc/sys/vm/drop_caches
+         test \"$(sha256sum <known)\" = \"$sum\"
+         echo \"line $round\" >&3
+         test \"$(tail -n 1 log)\" = \"line $round\"
+         LOOK_AT_IT
+         kill -0 $flock $posix
+         mkdir -p dir
+         echo $round >dir/new
+         mv dir/new dir/moved.$((round % 8))
+         test $(cat dir/moved.$((round % 8))) = $round
+         number=$((round * 37 % 100))
+         test \"$(cat tree/$number/$((99 - number)))\" = \"$number $((99 - number))\"
+         round=$((round + 1))
+         echo \"round $round ends\"
+     done";
+
+/// A file that is open and has no name, by what the script calls it.
+const WITHOUT_A_NAME: &str = "echo first >unlinked; exec 4<unlinked 5>>unlinked; rm unlinked";
+const LOOK_AT_IT: &str = "echo \"more $round\" >&5
+    test \"$(head -n 1 /proc/self/fd/4)\" = first
+    test \"$(tail -n 1 /proc/self/fd/4)\" = \"more $round\"";
+
+fn script(without_a_name: bool) -> String {
+    let (make, look) = if without_a_name { (WITHOUT_A_NAME, LOOK_AT_IT) } else { ("true", "true") };
+    SCRIPT.replace("WITHOUT_A_NAME", make).replace("LOOK_AT_IT", look)
+}
+
+fn shared() -> Result<TempDir> {
+    let shared = TempDir::with_prefix("vringd-test-")?;
+    let path = shared.path();
+    for dir in 0..TREE {
+        let below = path.join(format!("tree/{dir}"));
+        fs::create_dir_all(&below)?;
+        (0..TREE).try_for_each(|file| fs::write(below.join(file.to_string()), format!("{dir} {file}\n")))?;
+    }
+    let known: Vec<u8> =
+        (0..KNOWN_BYTES / 4).flat_map(|at| (at as u32).wrapping_mul(0x9E37_79B9).to_le_bytes()).collect();
+    fs::write(path.join("known"), known)?;
+    fs::write(path.join("locked.flock"), vec![0; 4096])?;
+    fs::write(path.join("locked.posix"), vec![0; 4096])?;
+    copy_program(&vringd::beside_the_test("fs_tool")?, &path.join("program"))?;
+    Ok(shared)
+}
+
+/// A program and all that it is linked with, for a guest that has no libraries.
+fn copy_program(program: &Path, to: &Path) -> Result<()> {
+    fs::create_dir(to)?;
+    fs::copy(program, to.join("fs_tool"))?;
+    let linked = Command::new("ldd").arg(program).output()?;
+    for line in String::from_utf8(linked.stdout)?.lines() {
+        let Some(path) = line.split_whitespace().find(|word| word.starts_with('/')).map(Path::new) else { continue };
+        let name = path.file_name().context("a library has a name")?;
+        // It is named by its path, and not looked for.
+        let is_loader = !line.contains("=>");
+        fs::copy(path, if is_loader { to.join("loader") } else { to.join(name) })?;
+    }
+    Ok(())
+}
+
+/// Confined, with the system calls that a sandbox leaves.
+fn serve(lab: &Lab, shared: &Path, options: &[&str]) -> Result<DirectoryServer> {
+    let mut directory = Directory { sandbox: "namespace", ..Directory::new(shared) };
+    directory.options.extend(options.iter().map(|&option| option.to_owned()));
+    DirectoryServer::start(lab, &directory)
+}
+
+fn rounds(console: &str) -> usize {
+    console.matches(" ends").count()
+}
+
+fn goes_on(guest: &mut Guest) -> Result<()> {
+    guest.wait_until(LIMIT, |console| rounds(console) >= ROUNDS).context("the load goes on in the guest")
+}
+
+fn migrate(guest: &mut Guest, uri: &str) -> Result<()> {
+    guest.migrate(uri, LIMIT, |since| rounds(since) >= ROUNDS_OF_A_MOVE)
+}
+
+/// The guest's locks keep others out, wherever it runs.
+fn are_locked(shared: &Path) -> Result<()> {
+    let file = File::options().read(true).write(true).open(shared.join("locked.flock"))?;
+    ensure!(flock(&file, FlockOperation::NonBlockingLockShared).is_err(), "the guest's flock does not hold");
+    let file = File::options().read(true).write(true).open(shared.join("locked.posix"))?;
+    // SAFETY: a structure of integers, for which zero is a value.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as i16;
+    let taken = fcntl(&file, FcntlArg::F_OFD_SETLK(&lock));
+    ensure!(taken.is_err(), "the guest's POSIX lock does not hold");
+    Ok(())
+}
+
+fn incoming(lab: &Lab, server: &DirectoryServer, script: &str, place: &Path) -> Result<(Guest, String)> {
+    let uri = format!("unix:{}", place.display());
+    Guest::incoming(lab, &[server.device()], 1, script, &uri).map(|guest| (guest, uri))
+}
+
+/// There and back, cancelled, and with a target that dies.
+fn moves(options: &[&str], without_a_name: bool) -> Result<()> {
+    let lab = Lab::take_turn();
+    let (shared, places) = (shared()?, TempDir::with_prefix("vringd-test-")?);
+    let (shared, place) = (shared.path(), |name: &str| places.path().join(name));
+    let script = script(without_a_name);
+    let here = serve(&lab, shared, options)?;
+    let mut there = serve(&lab, shared, options)?;
+    let mut guest = Guest::boot(&lab, BootFrom::HostToMove, &[here.device()], 1, &script)?;
+    goes_on(&mut guest)?;
+    for _ in 0..long::more() {
+        let (left, uri) = incoming(&lab, &there, &script, &place("left"))?;
+        guest.migrate_and_cancel(&uri, LIMIT, |since| rounds(since) >= 1)?;
+        left.kill();
+        let (lost, uri) = incoming(&lab, &there, &script, &place("lost"))?;
+        guest.migrate_and_lose(lost, &uri, LIMIT, |since| rounds(since) >= 1)?;
+        drop(there);
+        there = serve(&lab, shared, options)?;
+        are_locked(shared)?;
+        let (mut moved, uri) = incoming(&lab, &there, &script, &place("moved"))?;
+        migrate(&mut guest, &uri)?;
+        goes_on(&mut moved)?;
+        are_locked(shared)?;
+        guest.kill();
+        are_locked(shared)?;
+        let (back, uri) = incoming(&lab, &here, &script, &place("back"))?;
+        migrate(&mut moved, &uri)?;
+        moved.kill();
+        guest = back;
+        goes_on(&mut guest)?;
+        are_locked(shared)?;
+    }
+    let known = here.export()?.directory.context("a directory")?.nodes;
+    ensure!(known >= 10_000, "it knows {known:?} files");
+    guest.kill();
+    here.stop()?;
+    there.stop()
+}
+
+#[test]
+fn a_guest_moves_with_directories_by_their_paths() -> Result<()> {
+    moves(&["--migration-confirm-paths"], false)
+}
+
+#[test]
+fn a_guest_moves_with_a_file_that_has_no_name() -> Result<()> {
+    moves(&["--migration-mode=file-handles"], true)
+}
+
+/// What is not found there ends the migration, and the guest goes on where it was, with its locks.
+#[test]
+fn a_guest_whose_files_are_not_found_goes_on_where_it_was() -> Result<()> {
+    let lab = Lab::take_turn();
+    let (shared, places) = (shared()?, TempDir::with_prefix("vringd-test-")?);
+    let script = script(true);
+    let here = serve(&lab, shared.path(), &[])?;
+    let there = serve(&lab, shared.path(), &[])?;
+    let mut guest = Guest::boot(&lab, BootFrom::HostToMove, &[here.device()], 1, &script)?;
+    goes_on(&mut guest)?;
+    let before = rounds(&guest.console());
+    let (refusing, uri) = incoming(&lab, &there, &script, &places.path().join("refused"))?;
+    guest.migrate_and_be_refused(&uri, LIMIT)?;
+    refusing.kill();
+    let why = there.export()?.last_error.context("the reason is told")?;
+    ensure!(why.contains("No such file or directory") && why.contains("guest-error"), "{why}");
+    guest.wait_until(LIMIT, |console| rounds(console) >= before + ROUNDS)?;
+    are_locked(shared.path())?;
+    guest.kill();
+    here.stop()?;
+    there.stop()
+}
+
+/// Into a file and out of it, by another daemon.
+#[test]
+fn a_guest_with_directories_is_saved_and_restored() -> Result<()> {
+    let lab = Lab::take_turn();
+    let (shared, places) = (shared()?, TempDir::with_prefix("vringd-test-")?);
+    let script = script(false);
+    let uri = format!("file:{}", places.path().join("state").display());
+    let server = serve(&lab, shared.path(), &[])?;
+    let mut guest = Guest::boot(&lab, BootFrom::HostToMove, &[server.device()], 1, &script)?;
+    goes_on(&mut guest)?;
+    migrate(&mut guest, &uri)?;
+    guest.kill();
+    server.stop()?;
+    let server = serve(&lab, shared.path(), &[])?;
+    let mut guest = Guest::incoming(&lab, &[server.device()], 1, &script, &uri)?;
+    goes_on(&mut guest)?;
+    are_locked(shared.path())?;
+    guest.kill();
+    server.stop()
+}
