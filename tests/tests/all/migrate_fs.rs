@@ -41,10 +41,7 @@ const SCRIPT: &str = "mkdir -p /mnt /tmp
      sum=$(sha256sum <known)
      exec 3>>log
      WITHOUT_A_NAME
-     hold() { /tmp/program/loader --library-path /tmp/program /tmp/program/fs_tool hold $1 locked.$1 exclusive held.$1 over; }
-     hold flock & flock=$!
-     hold posix & posix=$!
-     until [ -e held.flock -a -e held.posix ]; do sleep 0.05; done
+     LOCK
      round=0
      while true; do
          echo 1 >/proc/sys/vm/drop_caches
@@ -52,7 +49,7 @@ const SCRIPT: &str = "mkdir -p /mnt /tmp
          echo \"line $round\" >&3
          test \"$(tail -n 1 log)\" = \"line $round\"
          LOOK_AT_IT
-         kill -0 $flock $posix
+         LOOK_AT_LOCKS
          mkdir -p dir
          echo $round >dir/new
          mv dir/new dir/moved.$((round % 8))
@@ -69,9 +66,25 @@ const LOOK_AT_IT: &str = "echo \"more $round\" >&5
     test \"$(head -n 1 /proc/self/fd/4)\" = first
     test \"$(tail -n 1 /proc/self/fd/4)\" = \"more $round\"";
 
-fn script(without_a_name: bool) -> String {
-    let (make, look) = if without_a_name { (WITHOUT_A_NAME, LOOK_AT_IT) } else { ("true", "true") };
-    SCRIPT.replace("WITHOUT_A_NAME", make).replace("LOOK_AT_IT", look)
+/// A lock of each kind.
+const LOCK: &str = "hold() { /tmp/program/loader --library-path /tmp/program /tmp/program/fs_tool hold $1 locked.$1 exclusive held.$1 over; }
+    hold flock & flock=$!
+    hold posix & posix=$!
+    until [ -e held.flock -a -e held.posix ]; do sleep 0.05; done";
+const LOOK_AT_LOCKS: &str = "kill -0 $flock $posix";
+
+/// What a guest has beside open files with names.
+#[derive(Clone, Copy)]
+struct Has {
+    locks: bool,
+    without_a_name: bool,
+}
+
+fn script(has: Has) -> String {
+    let (make, look) = if has.without_a_name { (WITHOUT_A_NAME, LOOK_AT_IT) } else { ("true", "true") };
+    let (lock, look_at_locks) = if has.locks { (LOCK, LOOK_AT_LOCKS) } else { ("true", "true") };
+    let script = SCRIPT.replace("WITHOUT_A_NAME", make).replace("LOOK_AT_IT", look);
+    script.replace("LOOK_AT_LOCKS", look_at_locks).replace("LOCK", lock)
 }
 
 fn shared() -> Result<TempDir> {
@@ -148,7 +161,7 @@ fn moves(options: &[&str], without_a_name: bool) -> Result<()> {
     let lab = Lab::take_turn();
     let (shared, places) = (shared()?, TempDir::with_prefix("vringd-test-")?);
     let (shared, place) = (shared.path(), |name: &str| places.path().join(name));
-    let script = script(without_a_name);
+    let script = script(Has { locks: true, without_a_name });
     let here = serve(&lab, shared, options)?;
     let mut there = serve(&lab, shared, options)?;
     let mut guest = Guest::boot(&lab, BootFrom::HostToMove, &[here.device()], 1, &script)?;
@@ -197,7 +210,7 @@ fn a_guest_moves_with_a_file_that_has_no_name() -> Result<()> {
 fn a_guest_whose_files_are_not_found_goes_on_where_it_was() -> Result<()> {
     let lab = Lab::take_turn();
     let (shared, places) = (shared()?, TempDir::with_prefix("vringd-test-")?);
-    let script = script(true);
+    let script = script(Has { locks: true, without_a_name: true });
     let here = serve(&lab, shared.path(), &[])?;
     let there = serve(&lab, shared.path(), &[])?;
     let mut guest = Guest::boot(&lab, BootFrom::HostToMove, &[here.device()], 1, &script)?;
@@ -220,7 +233,7 @@ fn a_guest_whose_files_are_not_found_goes_on_where_it_was() -> Result<()> {
 fn a_guest_with_directories_is_saved_and_restored() -> Result<()> {
     let lab = Lab::take_turn();
     let (shared, places) = (shared()?, TempDir::with_prefix("vringd-test-")?);
-    let script = script(false);
+    let script = script(Has { locks: true, without_a_name: false });
     let uri = format!("file:{}", places.path().join("state").display());
     let server = serve(&lab, shared.path(), &[])?;
     let mut guest = Guest::boot(&lab, BootFrom::HostToMove, &[server.device()], 1, &script)?;
@@ -234,4 +247,25 @@ fn a_guest_with_directories_is_saved_and_restored() -> Result<()> {
     are_locked(shared.path())?;
     guest.kill();
     server.stop()
+}
+
+/// What virtiofsd can do, too: run with [`tests::directory_server::PEER_VARIABLE`] and [`long::MORE_VARIABLE`] it tells its downtimes.
+#[test]
+fn a_guest_with_a_tree_moves_from_server_to_server() -> Result<()> {
+    let lab = Lab::take_turn();
+    let (shared, places) = (shared()?, TempDir::with_prefix("vringd-test-")?);
+    let script = script(Has { locks: false, without_a_name: false });
+    let mut server = serve(&lab, shared.path(), &[])?;
+    let mut guest = Guest::boot(&lab, BootFrom::HostToMove, &[server.device()], 1, &script)?;
+    goes_on(&mut guest)?;
+    for _ in 0..long::more() {
+        let next = serve(&lab, shared.path(), &[])?;
+        let (mut moved, uri) = incoming(&lab, &next, &script, &places.path().join("moved"))?;
+        migrate(&mut guest, &uri)?;
+        goes_on(&mut moved)?;
+        guest.kill();
+        (guest, server) = (moved, next);
+    }
+    guest.kill();
+    server.check_alive()
 }

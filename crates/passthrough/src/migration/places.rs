@@ -1,22 +1,32 @@
 //! Where on the host the nodes of a tree are now, as paths from its root.
 //!
-//! The kernel knows: a descriptor's link in `/proc/self/fd` is its path, wherever somebody has moved it. It does not for a file that was
-//! opened by its handle after its name left the kernel's memory; such files are looked for in the directories that the client knows,
-//! one of which it had them from.
+//! The kernel knows: a descriptor's link in `/proc/self/fd` is its path, wherever somebody has moved it. Directories are asked for one by one;
+//! most files are found by reading the directories that the client knows, one of which it had them from, at a tenth of the cost. Others are
+//! asked for as directories are, and what the kernel does not know (a file that was opened by its handle after its name left the
+//! kernel's memory) is looked for in all of the directories.
 
+use crate::handle::FileHandle;
 use crate::node::{Inode, Pin};
 use crate::stat::{Key, stat};
 use crate::{Result, Tree};
-use rustix::fs::{Dir, OFlags, readlinkat};
+use rustix::fs::{OFlags, RawDir, readlinkat};
 use rustix::io::Errno;
 use rustix::path::DecInt;
-use std::collections::{HashMap, HashSet};
-use std::ffi::CString;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// What the kernel says behind the path of what has no name.
 const DELETED: &[u8] = b" (deleted)";
+
+/// So many entries of a directory are read for nothing, and so many more for each that was wanted: to open a node by its handle and to
+/// ask for its path takes as long as ten entries.
+const CREDIT: usize = 128;
+const CREDIT_OF_ONE: usize = 8;
+
+/// How much of a directory is read at once.
+const LISTING_BYTES: usize = 8 << 10;
 
 /// A path from the root, without a slash in front; of the root itself it is empty.
 pub(super) type Path = Vec<u8>;
@@ -33,12 +43,21 @@ pub(super) enum Place {
     Failed(Errno),
 }
 
-/// Nodes that are looked for, by what they are called by the caller.
-struct Search {
-    wanted: HashMap<Key, usize>,
-    /// Their inode numbers: most names are of others.
-    numbers: HashSet<u64>,
-    found: Vec<(usize, Path)>,
+/// Nodes that are looked for.
+struct Search<'a> {
+    inodes: &'a [Arc<Inode>],
+    /// By their inode numbers, the places of those among `inodes` that were not found yet.
+    wanted: HashMap<u64, Vec<usize>>,
+    found: Vec<Found>,
+}
+
+/// A node that was found in a directory.
+pub(super) struct Found {
+    /// Its place among those that were looked for.
+    pub(super) at: usize,
+    pub(super) path: Path,
+    /// Its file handle, if it has one.
+    pub(super) handle: Option<FileHandle>,
 }
 
 /// Finds out where nodes are.
@@ -96,41 +115,73 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// Looks in these directories for what is wanted. What is not found stays.
-    pub(super) fn search(&self, dirs: &[(Arc<Inode>, Path)], wanted: HashMap<Key, usize>) -> Vec<(usize, Path)> {
-        let mut search = Search { numbers: wanted.keys().map(|key| key.ino).collect(), wanted, found: Vec::new() };
+    /// Looks in the root and in these directories for those of `inodes` that are `wanted`. `thriftily`: no further in a directory than it
+    /// pays, as there are other ways to find them.
+    pub(super) fn search(
+        &self,
+        dirs: &[(Arc<Inode>, Path)],
+        inodes: &[Arc<Inode>],
+        wanted: impl Iterator<Item = usize>,
+        thriftily: bool,
+    ) -> Vec<Found> {
+        let mut search = Search { inodes, wanted: HashMap::new(), found: Vec::new() };
+        for at in wanted {
+            if let Some(inode) = inodes.get(at) {
+                search.wanted.entry(inode.key.ino).or_default().push(at);
+            }
+        }
         let root = self.tree.table.get(crate::ROOT).map(|root| (root, Path::new()));
         for (dir, path) in root.iter().chain(dirs) {
             if search.wanted.is_empty() {
                 break;
             }
             // What cannot be read is not where they are found.
-            let _ = self.search_in(dir, path, &mut search);
+            let _ = self.search_in(dir, path, &mut search, thriftily);
         }
         search.found
     }
 
-    fn search_in(&self, dir: &Arc<Inode>, path: &[u8], search: &mut Search) -> Result<()> {
+    fn search_in(&self, dir: &Arc<Inode>, path: &[u8], search: &mut Search<'_>, thriftily: bool) -> Result<()> {
         if !dir.kind.is_directory() {
             return Ok(());
         }
         let dir = self.tree.open_node(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        for entry in Dir::read_from(&dir)? {
+        let mut credit = CREDIT;
+        let mut buffer = Vec::with_capacity(LISTING_BYTES);
+        let mut entries = RawDir::new(&dir, buffer.spare_capacity_mut());
+        while let Some(entry) = entries.next() {
             let entry = entry?;
             let name = entry.file_name();
-            if name == c"." || name == c".." || !search.numbers.contains(&entry.ino()) {
-                continue;
-            }
-            let Ok(stat) = stat(dir.as_fd(), name) else { continue };
-            if let Some(at) = search.wanted.remove(&Key::of(&stat)) {
-                let mut path = path.to_vec();
-                if !path.is_empty() {
-                    path.push(b'/');
+            if thriftily {
+                credit = credit.saturating_sub(1);
+                if credit == 0 {
+                    break;
                 }
-                path.extend_from_slice(name.to_bytes());
-                search.found.push((at, path));
             }
+            let Some(candidates) = search.wanted.get_mut(&entry.ino()).filter(|_| name != c"." && name != c"..") else {
+                continue;
+            };
+            let handle = FileHandle::of(dir.as_fd(), name).ok();
+            let is_it = |at: &usize| search.inodes.get(*at).is_some_and(|inode| is(inode, &dir, name, handle.as_ref()));
+            let Some(which) = candidates.iter().position(is_it) else { continue };
+            let at = candidates.swap_remove(which);
+            if candidates.is_empty() {
+                search.wanted.remove(&entry.ino());
+            }
+            let slash: &[u8] = if path.is_empty() { b"" } else { b"/" };
+            search.found.push(Found { at, path: [path, slash, name.to_bytes()].concat(), handle });
+            credit += CREDIT_OF_ONE;
         }
         Ok(())
+    }
+}
+
+/// Whether a name in a directory, where this handle was found, is this inode: a number alone may be another file's by now.
+fn is(inode: &Inode, dir: &OwnedFd, name: &CStr, handle: Option<&FileHandle>) -> bool {
+    match (&inode.handle, handle) {
+        (Some(own), Some(found)) => own == found,
+        // It is held open, so its number is its own.
+        (None, _) => stat(dir.as_fd(), name).is_ok_and(|stat| Key::of(&stat) == inode.key),
+        (Some(_), None) => false,
     }
 }

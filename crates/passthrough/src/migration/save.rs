@@ -1,7 +1,7 @@
 //! What another host has to know of a tree, and the locks that it is to have.
 
 use super::form::{FileState, FoundBy, HandleState, HeadState, NodeState, OwnerState, Way};
-use super::places::{Path, Place, Places};
+use super::places::{Found, Path, Place, Places};
 use super::{SaveError, Saved};
 use crate::handle::FileHandle;
 use crate::handover::bytes;
@@ -66,6 +66,18 @@ fn owner_state(Holding { node, owner, pid, handle, ranges }: Holding) -> OwnerSt
     OwnerState { node, owner, pid, handle, ranges }
 }
 
+/// Where a node is, and its handle if that is to be compared.
+struct Seen {
+    place: Place,
+    handle: Option<HandleState>,
+}
+
+impl Default for Seen {
+    fn default() -> Seen {
+        Seen { place: Place::Unknown, handle: None }
+    }
+}
+
 struct Saving<'a> {
     tree: &'a Tree,
     places: Places<'a>,
@@ -82,14 +94,13 @@ impl Saving<'_> {
 
     /// Nodes by where they lie, in the order of their paths; others behind them.
     fn by_paths(&self, inodes: &[Arc<Inode>]) -> Vec<NodeState> {
-        let (mut places, handles): (Vec<Place>, Vec<_>) = inodes.iter().map(|inode| self.look(inode)).unzip();
-        self.find_unknown(inodes, &mut places);
+        let seen = self.places_of(inodes);
         let mut named: Vec<(&Path, &Arc<Inode>, Option<HandleState>)> = Vec::with_capacity(inodes.len());
         let mut others = Vec::new();
-        for ((place, inode), handle) in places.iter().zip(inodes).zip(handles) {
+        for (Seen { place, handle }, inode) in seen.iter().zip(inodes) {
             let found = match place {
                 Place::At(path) => {
-                    named.push((path, inode, handle));
+                    named.push((path, inode, handle.clone()));
                     continue;
                 }
                 Place::Nameless if !inode.is_open() => FoundBy::Gone,
@@ -99,7 +110,10 @@ impl Saving<'_> {
             };
             others.push(node_state(inode, found));
         }
-        named.sort_by(|(one, ..), (other, ..)| components(one).cmp(components(other)));
+        // By components: no name has the byte that a slash becomes.
+        named.sort_by_cached_key(|(path, ..)| {
+            path.iter().map(|&byte| if byte == b'/' { 0 } else { byte }).collect::<Vec<u8>>()
+        });
         let mut before: &[u8] = b"";
         let mut nodes = Vec::with_capacity(inodes.len());
         for (path, inode, handle) in named {
@@ -110,13 +124,50 @@ impl Saving<'_> {
         nodes
     }
 
-    /// Where a node is, and its handle if that is to be compared.
-    fn look(&self, inode: &Arc<Inode>) -> (Place, Option<HandleState>) {
-        self.try_look(inode).unwrap_or_else(|error| (Place::Failed(error), None))
+    fn places_of(&self, inodes: &[Arc<Inode>]) -> Vec<Seen> {
+        let is_directory = |inode: &Arc<Inode>| inode.kind.is_directory();
+        let mut seen: Vec<Seen> =
+            inodes.iter().map(|inode| if is_directory(inode) { self.look(inode) } else { Seen::default() }).collect();
+        let dirs: Vec<_> = inodes
+            .iter()
+            .zip(&seen)
+            .filter_map(|(inode, seen)| match &seen.place {
+                Place::At(path) => Some((Arc::clone(inode), path.clone())),
+                _ => None,
+            })
+            .collect();
+        self.find(&dirs, inodes, &mut seen, true);
+        for (inode, seen) in inodes.iter().zip(&mut seen) {
+            if seen.place == Place::Unknown && !is_directory(inode) {
+                *seen = self.look(inode);
+            }
+        }
+        self.find(&dirs, inodes, &mut seen, false);
+        seen
+    }
+
+    /// Looks for those of which nobody could tell.
+    fn find(&self, dirs: &[(Arc<Inode>, Path)], inodes: &[Arc<Inode>], seen: &mut [Seen], thriftily: bool) {
+        let unknown = seen.iter().enumerate().filter(|(_, seen)| seen.place == Place::Unknown).map(|(at, _)| at);
+        let found = self.places.search(dirs, inodes, unknown.collect::<Vec<_>>().into_iter(), thriftily);
+        for Found { at, path, handle } in found {
+            if let Some(seen) = seen.get_mut(at) {
+                let handle = handle.filter(|_| self.verifies()).as_ref().map(state_of);
+                *seen = Seen { place: Place::At(path), handle };
+            }
+        }
+    }
+
+    fn verifies(&self) -> bool {
+        self.tree.options.migration.verify_handles
+    }
+
+    fn look(&self, inode: &Arc<Inode>) -> Seen {
+        self.try_look(inode).unwrap_or_else(|error| Seen { place: Place::Failed(error), handle: None })
     }
 
     /// A descriptor that has to be made for that is not kept: most of them are looked at this once.
-    fn try_look(&self, inode: &Arc<Inode>) -> Result<(Place, Option<HandleState>)> {
+    fn try_look(&self, inode: &Arc<Inode>) -> Result<Seen> {
         if let Some(pin) = inode.pin() {
             return Ok(self.look_at(inode, pin.as_fd(), true));
         }
@@ -125,36 +176,9 @@ impl Saving<'_> {
         Ok(self.look_at(inode, fd.as_fd(), inode.verified.load(Ordering::Relaxed)))
     }
 
-    fn look_at(&self, inode: &Inode, fd: BorrowedFd<'_>, is_certain: bool) -> (Place, Option<HandleState>) {
-        let verifies = self.tree.options.migration.verify_handles;
-        let handle = verifies.then(|| FileHandle::of(fd, c"").ok()).flatten();
-        (self.places.of(inode, fd, is_certain), handle.as_ref().map(state_of))
-    }
-
-    /// Looks for those whose path the kernel does not know.
-    fn find_unknown(&self, inodes: &[Arc<Inode>], places: &mut [Place]) {
-        let all = || inodes.iter().zip(places.iter());
-        let wanted: HashMap<_, _> = all()
-            .enumerate()
-            .filter(|(_, (_, place))| **place == Place::Unknown)
-            .map(|(at, (inode, _))| (inode.key, at))
-            .collect();
-        if wanted.is_empty() {
-            return;
-        }
-        let dirs: Vec<_> = all()
-            .filter(|(inode, _)| inode.kind.is_directory())
-            .filter_map(
-                |(inode, place)| {
-                    if let Place::At(path) = place { Some((Arc::clone(inode), path.clone())) } else { None }
-                },
-            )
-            .collect();
-        for (at, path) in self.places.search(&dirs, wanted) {
-            if let Some(place) = places.get_mut(at) {
-                *place = Place::At(path);
-            }
-        }
+    fn look_at(&self, inode: &Inode, fd: BorrowedFd<'_>, is_certain: bool) -> Seen {
+        let handle = self.verifies().then(|| FileHandle::of(fd, c"").ok()).flatten();
+        Seen { place: self.places.of(inode, fd, is_certain), handle: handle.as_ref().map(state_of) }
     }
 
     /// Nodes by their handles, and the mounts to open them on.
@@ -198,7 +222,7 @@ impl Saving<'_> {
 
     /// The first part of an inode's path that is on its mount.
     fn way_to_mount(&self, inode: &Arc<Inode>, key: MountKey) -> Option<Path> {
-        let (Place::At(path), _) = self.look(inode) else { return None };
+        let Place::At(path) = self.look(inode).place else { return None };
         let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([path.len()]);
         let parts = ends.filter_map(|end| path.get(..end));
         parts
