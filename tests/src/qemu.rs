@@ -87,6 +87,10 @@ impl Guest {
     pub fn incoming(lab: &Lab, devices: &[Device], queues: u16, script: &str, uri: &str) -> Result<Self> {
         let directory = TempDir::with_prefix("vringd-qemu-")?;
         fs::write(directory.path().join("script"), script)?;
+        // What one that was killed has left there is no sign of this one.
+        if let Some(socket) = uri.strip_prefix("unix:").filter(|socket| Path::new(socket).exists()) {
+            fs::remove_file(socket)?;
+        }
         let mut command = command(lab, BootFrom::HostToMove, devices, queues, directory.path())?;
         command.args(["-incoming", uri]);
         let mut process = Group::start(&command, &directory.path().join("console"))?;
