@@ -37,8 +37,9 @@ pub(crate) trait Device: Send + Sync {
         false
     }
 
-    /// That, in pieces that belong behind each other. No ring runs. Blocks.
-    fn save(&self) -> Result<Vec<Vec<u8>>, String> {
+    /// That, in pieces that belong behind each other, as long as `is_wanted` says so. No ring runs. Blocks.
+    fn save(&self, is_wanted: &dyn Fn() -> bool) -> Result<Vec<Vec<u8>>, String> {
+        let _ = is_wanted;
         Err("it has no state".to_owned())
     }
 

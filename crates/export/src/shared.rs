@@ -133,7 +133,7 @@ impl Shared {
 
     /// The device's state, for another host.
     pub(crate) fn save(&self) -> Result<Vec<Vec<u8>>, String> {
-        self.device.save().inspect_err(|why| self.note_error(why))
+        self.device.save(&|| !self.stop.is_signalled()).inspect_err(|why| self.note_error(why))
     }
 
     /// The device's state, from another host.

@@ -36,6 +36,13 @@ pub enum OpenError {
         /// The kernel's answer.
         source: Errno,
     },
+    /// {path:?} cannot be migrated by file handles: {source}; give the daemon CAP_DAC_READ_SEARCH, or let migration_mode be `find-paths`
+    MigrationHandles {
+        /// The directory.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: Errno,
+    },
     /// {path:?} has no extended attributes of users, where mapped-xattr keeps owners and permissions; use mapped-file
     MappedXattr {
         /// The directory.

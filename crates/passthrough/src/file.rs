@@ -270,6 +270,11 @@ impl Files {
         self.next.load(Ordering::Relaxed)
     }
 
+    /// Nobody knows a number.
+    pub(crate) fn begin_anew(&self) {
+        self.next.store(1, Ordering::Relaxed);
+    }
+
     /// How many are open, those that were released and are still in use included.
     pub(crate) fn len(&self) -> usize {
         self.count.load(Ordering::Relaxed)

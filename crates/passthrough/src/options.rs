@@ -69,8 +69,6 @@ pub struct Migration {
     pub on_error: MigrationOnError,
     /// File handles go along with paths, and what is found by a path has to have the same.
     pub verify_handles: bool,
-    /// Each path is looked at once more before it goes along.
-    pub confirm_paths: bool,
 }
 
 impl Default for Options {

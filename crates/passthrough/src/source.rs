@@ -2,7 +2,7 @@
 
 use crate::error::OpenError;
 use crate::mount::{Mounts, try_handles};
-use crate::options::{FileHandles, Options, Source};
+use crate::options::{FileHandles, MigrationMode, Options, Source};
 use crate::security::Security;
 use crate::share::Share;
 use crate::stat::{Key, Kind, stat};
@@ -47,6 +47,10 @@ pub(crate) fn begin(source: Source, options: &Options, share: Arc<Share>) -> Res
     if options.file_handles == FileHandles::Mandatory && !mount.has_handles() {
         let source = mount.file().and_then(|file| try_handles(file, root.as_fd())).err().unwrap_or(Errno::OPNOTSUPP);
         return Err(OpenError::FileHandles { path: label, source });
+    }
+    if options.migration.mode == MigrationMode::FileHandles {
+        let by_handles = mount.file().and_then(|file| try_handles(file, root.as_fd()));
+        by_handles.map_err(|source| OpenError::MigrationHandles { path: label.clone(), source })?;
     }
     if matches!(options.security, Security::MappedXattr { .. })
         && let Ok(file) = mount.file()

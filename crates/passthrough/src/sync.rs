@@ -1,6 +1,6 @@
 //! Small things for threads: locks whose holder panicked, counts that give themselves back, hashing of our own numbers.
 
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -43,9 +43,13 @@ impl Drop for Counted {
     }
 }
 
-/// Hashes numbers that this program gave out itself, which nobody can choose so that they collide.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct NumberHasher(u64);
+/// Hashes numbers that this program gave out itself, or another one before a client was migrated: in a way that nobody knows who could
+/// choose them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NumberHasher {
+    state: u64,
+    factor: u64,
+}
 
 impl Hasher for NumberHasher {
     fn write(&mut self, bytes: &[u8]) {
@@ -55,18 +59,35 @@ impl Hasher for NumberHasher {
     }
 
     fn write_u64(&mut self, number: u64) {
-        // Fibonacci hashing; the fold brings the good upper bits down to where a table looks for its bucket.
-        let product = (self.0 ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        self.0 = product ^ (product >> 32);
+        // Multiplicative hashing; the fold brings the good upper bits down to where a table looks for its bucket.
+        let product = (self.state ^ number).wrapping_mul(self.factor);
+        self.state = product ^ (product >> 32);
     }
 
     fn finish(&self) -> u64 {
-        self.0
+        self.state
     }
 }
 
 /// Makes [`NumberHasher`]s.
-pub(crate) type Numbers = BuildHasherDefault<NumberHasher>;
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Numbers(NumberHasher);
+
+impl Default for Numbers {
+    fn default() -> Numbers {
+        let secret = RandomState::new();
+        // An odd factor leaves different numbers different.
+        Numbers(NumberHasher { state: secret.hash_one(0), factor: secret.hash_one(1) | 1 })
+    }
+}
+
+impl BuildHasher for Numbers {
+    type Hasher = NumberHasher;
+
+    fn build_hasher(&self) -> NumberHasher {
+        self.0
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -195,6 +195,11 @@ impl Table {
         self.descriptors() < self.max.descriptors && !self.share.is_exceeded()
     }
 
+    /// Nobody knows a number but the root's.
+    pub(crate) fn begin_anew(&self) {
+        self.next.store(ROOT + 1, Ordering::Relaxed);
+    }
+
     /// A number that no node has or gets.
     pub(crate) fn take_number(&self) -> Node {
         self.next.fetch_add(1, Ordering::Relaxed)

@@ -179,6 +179,13 @@ impl Tree {
         }
     }
 
+    /// As [`Tree::clear`], for a client that begins anew and of which nothing is under way any more: numbers are given away again.
+    pub fn begin_anew(&self) {
+        self.clear();
+        self.table.begin_anew();
+        self.files.begin_anew();
+    }
+
     /// Sleeps as long as the options say an operation takes at least. Operations do it themselves; who reads or writes an
     /// open file does it before.
     pub fn pause(&self) {

@@ -4,12 +4,13 @@
 //! It is moved between messages, as far as the pipe goes along: a frontend that does not read or write holds nobody up. What is
 //! in it is the target's.
 
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, fstat};
-use rustix::io::{Errno, ioctl_fionbio, read, write};
+use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2, read, write};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::refusal::Refusal;
 
@@ -19,6 +20,10 @@ const BYTES_MAX: usize = 1 << 30;
 const TURN_BYTES: usize = 1 << 20;
 /// What a pipe holds unless somebody asked for more.
 const PIECE_BYTES: usize = 64 << 10;
+/// What a pipe that can be written to takes without waiting: a page.
+const LEAST_BYTES: usize = 4096;
+/// A pipe has none (pwritev2(2)).
+const NO_POSITION: u64 = u64::MAX;
 
 /// SET_DEVICE_STATE_FD is answered with this: it goes through the frontend's pipe (vhost-user, "Invalid FD flag").
 pub(crate) const THROUGH_YOURS: u64 = 0x100;
@@ -33,35 +38,36 @@ enum Way {
     Load(Vec<u8>),
 }
 
+/// What a state goes through. Its flags are the frontend's as well: each call says for itself that it does not wait.
+#[derive(Debug)]
+pub(crate) struct Pipe {
+    fd: OwnedFd,
+    is_socket: bool,
+}
+
 /// A state that is being moved.
 #[derive(Debug)]
 pub(crate) struct Transfer {
     /// Closed when nothing more is to be moved, which is how the other end knows.
-    pipe: Option<OwnedFd>,
+    pipe: Option<Pipe>,
     way: Way,
     failed: Option<io::Error>,
 }
 
 impl Transfer {
     /// A state to be read by the frontend.
-    pub(crate) fn save(pipe: OwnedFd, mut pieces: Vec<Vec<u8>>) -> Result<Transfer, Refusal> {
+    pub(crate) fn save(pipe: Pipe, mut pieces: Vec<Vec<u8>>) -> Result<Transfer, Refusal> {
         let bytes = pieces.iter().map(Vec::len).sum();
         if bytes > BYTES_MAX {
             return Err(Refusal::StateBytes { bytes, most: BYTES_MAX });
         }
         pieces.reverse();
-        Transfer::through(pipe, Way::Save(pieces, 0))
+        Ok(Transfer { pipe: Some(pipe), way: Way::Save(pieces, 0), failed: None })
     }
 
     /// A state that the frontend writes.
-    pub(crate) fn load(pipe: OwnedFd) -> Result<Transfer, Refusal> {
-        Transfer::through(pipe, Way::Load(Vec::new()))
-    }
-
-    fn through(pipe: OwnedFd, way: Way) -> Result<Transfer, Refusal> {
-        check_pipe(&pipe)?;
-        ioctl_fionbio(&pipe, true).map_err(|error| Refusal::StatePipe(error.into()))?;
-        Ok(Transfer { pipe: Some(pipe), way, failed: None })
+    pub(crate) fn load(pipe: Pipe) -> Transfer {
+        Transfer { pipe: Some(pipe), way: Way::Load(Vec::new()), failed: None }
     }
 
     /// What to poll for, while there is anything to move.
@@ -70,7 +76,7 @@ impl Transfer {
             Way::Save(..) => PollFlags::OUT,
             Way::Load(_) => PollFlags::IN,
         };
-        self.pipe.as_ref().map(|pipe| PollFd::new(pipe, flags))
+        self.pipe.as_ref().map(|pipe| PollFd::new(&pipe.fd, flags))
     }
 
     /// Moves what is possible without blocking, within reason.
@@ -112,19 +118,53 @@ impl Transfer {
     }
 }
 
-/// Reading or writing anything else could block whatever it is told.
-fn check_pipe(pipe: &OwnedFd) -> Result<(), Refusal> {
-    let stat = fstat(pipe).map_err(|error| Refusal::StatePipe(error.into()))?;
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Fifo | FileType::Socket => Ok(()),
-        _ => Err(Refusal::StateFile),
+impl Pipe {
+    /// # Errors
+    /// Reading or writing it could block whatever it is told.
+    pub(crate) fn new(fd: OwnedFd) -> Result<Pipe, Refusal> {
+        let stat = fstat(&fd).map_err(|error| Refusal::StatePipe(error.into()))?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Fifo => Ok(Pipe { fd, is_socket: false }),
+            FileType::Socket => Ok(Pipe { fd, is_socket: true }),
+            _ => Err(Refusal::StateFile),
+        }
+    }
+
+    fn write(&self, bytes: &[u8]) -> Result<usize, Errno> {
+        if self.is_socket {
+            return send(&self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        }
+        match pwritev2(&self.fd, &[IoSlice::new(bytes)], NO_POSITION, ReadWriteFlags::NOWAIT) {
+            Err(Errno::OPNOTSUPP) => {}
+            written => return written,
+        }
+        // Before Linux 6.4, and for named pipes, there is nothing better than a look.
+        is_ready(self.fd.as_fd(), PollFlags::OUT)?;
+        write(&self.fd, bytes.get(..LEAST_BYTES).unwrap_or(bytes))
+    }
+
+    fn read(&self, bytes: &mut [u8]) -> Result<usize, Errno> {
+        if self.is_socket {
+            return recv(&self.fd, bytes, RecvFlags::DONTWAIT).map(|(read, _)| read);
+        }
+        match preadv2(&self.fd, &mut [IoSliceMut::new(bytes)], NO_POSITION, ReadWriteFlags::NOWAIT) {
+            Err(Errno::OPNOTSUPP) => {}
+            read => return read,
+        }
+        is_ready(self.fd.as_fd(), PollFlags::IN)?;
+        read(&self.fd, bytes)
     }
 }
 
-fn save_some(pipe: impl AsFd, pieces: &mut Vec<Vec<u8>>, at: &mut usize) -> Result<Option<usize>, Errno> {
+fn is_ready(fd: BorrowedFd<'_>, wanted: PollFlags) -> Result<(), Errno> {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    if poll(&mut [PollFd::from_borrowed_fd(fd, wanted)], Some(&now))? > 0 { Ok(()) } else { Err(Errno::AGAIN) }
+}
+
+fn save_some(pipe: &Pipe, pieces: &mut Vec<Vec<u8>>, at: &mut usize) -> Result<Option<usize>, Errno> {
     let Some(piece) = pieces.last() else { return Ok(None) };
     let rest = piece.get(*at..).unwrap_or_default();
-    let written = if rest.is_empty() { 0 } else { write(pipe, rest)? };
+    let written = if rest.is_empty() { 0 } else { pipe.write(rest)? };
     *at += written;
     if written == rest.len() {
         pieces.pop();
@@ -133,9 +173,9 @@ fn save_some(pipe: impl AsFd, pieces: &mut Vec<Vec<u8>>, at: &mut usize) -> Resu
     Ok(Some(written))
 }
 
-fn load_some(pipe: impl AsFd, state: &mut Vec<u8>) -> Result<Option<usize>, Errno> {
+fn load_some(pipe: &Pipe, state: &mut Vec<u8>) -> Result<Option<usize>, Errno> {
     let mut piece = [0; PIECE_BYTES];
-    let bytes = read(pipe, &mut piece)?;
+    let bytes = pipe.read(&mut piece)?;
     let piece = piece.get(..bytes).unwrap_or_default();
     if state.len() + piece.len() > BYTES_MAX {
         return Err(Errno::FBIG);

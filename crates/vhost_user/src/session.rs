@@ -14,7 +14,7 @@ use vhost::vhost_user::message::{
 use vring::Memory;
 
 use crate::channel::ChannelEnd;
-use crate::device_state::{FAILED, THROUGH_YOURS, Transfer};
+use crate::device_state::{FAILED, Pipe, THROUGH_YOURS, Transfer};
 use crate::features::{Acked, LOG_ALL, PROTOCOL, PROTOCOL_FEATURES, TRANSPORT};
 use crate::inflight::{self, Inflight};
 use crate::log::Log;
@@ -465,12 +465,12 @@ impl<'a> Session<'a> {
     fn set_device_state_pipe(&mut self, message: &mut Message) -> Result<Answer, Refusal> {
         self.transfer = None;
         let direction = message.decode::<VhostUserTransferDeviceState>()?.direction;
-        let pipe = message.fd()?;
+        let pipe = Pipe::new(message.fd()?)?;
         self.no_ring_runs()?;
         self.transfer = Some(if direction == VhostTransferStateDirection::SAVE as u32 {
             Transfer::save(pipe, self.target.save().map_err(Refusal::State)?)?
         } else {
-            Transfer::load(pipe)?
+            Transfer::load(pipe)
         });
         Ok(Answer::Body(THROUGH_YOURS.to_ne_bytes().to_vec()))
     }

@@ -64,7 +64,6 @@ fn options_in(directory: &Directory) -> Result<Options, ApiError> {
             mode: directory.migration_mode,
             on_error: directory.migration_on_error,
             verify_handles: directory.migration_verify_handles,
-            confirm_paths: directory.migration_confirm_paths,
         },
         delay: directory.delay.map_or(Duration::ZERO, |span| span.0),
     })
@@ -162,7 +161,6 @@ pub(crate) fn of_tree(tree: &passthrough::Description) -> api::DirectoryInfo {
         migration_mode: None,
         migration_on_error: None,
         migration_verify_handles: tree.options.migration.verify_handles,
-        migration_confirm_paths: tree.options.migration.confirm_paths,
         execution: api::Execution::default(),
         execution_chosen: api::Execution::default(),
         nodes: tree.nodes as u64,
@@ -237,9 +235,7 @@ mod tests {
         let expected = Migration { on_error, ..Migration::default() };
         assert_eq!(passed(Directory { migration_on_error: on_error, ..least.clone() }), expected);
         let expected = Migration { verify_handles: true, ..Migration::default() };
-        assert_eq!(passed(Directory { migration_verify_handles: true, ..least.clone() }), expected);
-        let expected = Migration { confirm_paths: true, ..Migration::default() };
-        assert_eq!(passed(Directory { migration_confirm_paths: true, ..least }), expected);
+        assert_eq!(passed(Directory { migration_verify_handles: true, ..least }), expected);
     }
 
     #[test]

@@ -121,7 +121,6 @@ fn bad_options_of_a_directory_over_9p() -> Result<()> {
         &["--migration-mode", "file-handles"],
         &["--migration-on-error", "guest-error"],
         &["--migration-verify-handles"],
-        &["--migration-confirm-paths"],
     ] {
         let field = option[0].trim_start_matches("--").trim_start_matches("no-").replace('-', "_");
         p9(&[&["--socket", "s.sock"], option].concat(), &[&format!("directory.{field}: means nothing for 9p")])?;

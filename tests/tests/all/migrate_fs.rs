@@ -197,7 +197,7 @@ fn moves(options: &[&str], without_a_name: bool) -> Result<()> {
 
 #[test]
 fn a_guest_moves_with_directories_by_their_paths() -> Result<()> {
-    moves(&["--migration-confirm-paths"], false)
+    moves(&["--migration-verify-handles"], false)
 }
 
 #[test]

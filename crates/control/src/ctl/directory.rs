@@ -256,10 +256,6 @@ pub struct DirectoryFlags {
     #[arg(long, help_heading = "Migration")]
     pub migration_verify_handles: bool,
 
-    /// With find-paths: look at each path once more before it is sent, for a directory that others change
-    #[arg(long, help_heading = "Migration")]
-    pub migration_confirm_paths: bool,
-
     /// Where file-system calls run: auto, uring, inline or pool=N
     #[arg(long, value_name = "HOW", default_value = "auto", help_heading = "Execution")]
     pub execution: Execution,
@@ -313,7 +309,6 @@ impl DirectoryFlags {
             migration_mode: self.migration_mode,
             migration_on_error: self.migration_on_error,
             migration_verify_handles: self.migration_verify_handles,
-            migration_confirm_paths: self.migration_confirm_paths,
             execution: self.execution,
             delay: self.delay,
         }

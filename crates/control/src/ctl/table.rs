@@ -65,8 +65,7 @@ fn migration(directory: &DirectoryInfo) -> Option<String> {
         MigrationOnError::GuestError => "guest-error",
     };
     let verify = flag(directory.migration_verify_handles, "verify-handles");
-    let confirm = flag(directory.migration_confirm_paths, "confirm-paths");
-    Some(format!("{mode}{verify}{confirm}, on error {reaction}"))
+    Some(format!("{mode}{verify}, on error {reaction}"))
 }
 
 /// `vringd ctl info`.

@@ -151,10 +151,6 @@ pub struct Directory {
     /// system. Not with `migration_mode` `file-handles`.
     #[serde(default, skip_serializing_if = "is_false")]
     pub migration_verify_handles: bool,
-    /// Each path is looked at once more before it goes along: for directories that others change. Not with `migration_mode`
-    /// `file-handles`.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub migration_confirm_paths: bool,
     /// Where its file-system calls run.
     #[serde(default)]
     pub execution: Execution,
@@ -247,7 +243,6 @@ impl Directory {
             migration_mode: MigrationMode::default(),
             migration_on_error: MigrationOnError::default(),
             migration_verify_handles: false,
-            migration_confirm_paths: false,
             execution: Execution::default(),
             delay: None,
         }
@@ -352,12 +347,9 @@ impl Directory {
             return refuse(field, message);
         }
         if self.migration_mode == MigrationMode::FileHandles {
-            let of_paths = [
-                ("migration_verify_handles", self.migration_verify_handles),
-                ("migration_confirm_paths", self.migration_confirm_paths),
-            ];
-            if let Some((field, _)) = of_paths.iter().find(|(_, given)| *given) {
-                return refuse(field, "is for `migration_mode` find-paths: leave it out");
+            if self.migration_verify_handles {
+                let message = "is for `migration_mode` find-paths: leave it out";
+                return refuse("migration_verify_handles", message);
             }
             if self.security_model == SecurityModel::MappedFile {
                 let message = "file-handles excludes `security_model` mapped-file, whose records are found by paths";
@@ -403,7 +395,6 @@ impl Directory {
             ("migration_mode", self.migration_mode != MigrationMode::default()),
             ("migration_on_error", self.migration_on_error != MigrationOnError::default()),
             ("migration_verify_handles", self.migration_verify_handles),
-            ("migration_confirm_paths", self.migration_confirm_paths),
         ]
         .into_iter()
     }

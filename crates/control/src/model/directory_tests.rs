@@ -61,7 +61,7 @@ fn a_full_description_is_the_same_in_toml_and_json() {
          nodes_max = 300\ndescriptors_max = 100\nopen_files_max = 200\npreserve_noatime = true\nread_windows = false\nread_only = true\n\
          translate_uid = ['map:0:1000:1']\ntranslate_gid = ['guest:0:1000:1', 'host:1000:0:1']\n\
          migration_mode = 'find-paths'\nmigration_on_error = 'guest-error'\nmigration_verify_handles = true\n\
-         migration_confirm_paths = true\nexecution = 'pool=4'\ndelay = '1ms'",
+         execution = 'pool=4'\ndelay = '1ms'",
     ));
     new.check().unwrap();
     let json = serde_json::to_string(&new).unwrap();
@@ -114,7 +114,6 @@ fn file_handles_go_along_without_paths() {
     parse(&with(by_handles)).check().unwrap();
     for (line, field) in [
         ("migration_verify_handles = true", "directory.migration_verify_handles"),
-        ("migration_confirm_paths = true", "directory.migration_confirm_paths"),
         ("security_model = 'mapped-file'", "directory.migration_mode"),
     ] {
         parse(&with(line)).check().unwrap();

@@ -119,9 +119,6 @@ pub struct DirectoryInfo {
     /// Whether file handles go along with paths, and have to be the same where the guest is migrated to.
     #[serde(default)]
     pub migration_verify_handles: bool,
-    /// Whether each path is looked at once more before it goes along.
-    #[serde(default)]
-    pub migration_confirm_paths: bool,
     /// Execution as it was set.
     pub execution: Execution,
     /// Execution that is in use: the same as `execution`, because with `auto` each request has its own.

@@ -76,7 +76,6 @@ fn what_means_nothing_for_9p_is_refused_by_name() {
         ("migration_mode = 'file-handles'", "migration_mode"),
         ("migration_on_error = 'guest-error'", "migration_on_error"),
         ("migration_verify_handles = true", "migration_verify_handles"),
-        ("migration_confirm_paths = true", "migration_confirm_paths"),
     ] {
         assert_eq!(fault(&format!("{P9}{line}\n")), format!("directory.{field}"));
     }

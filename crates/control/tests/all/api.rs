@@ -264,7 +264,7 @@ fn a_directory_lives_from_post_to_delete() {
         "name": "home", "kind": "dir", "socket": "/run/home.sock", "queues": 2,
         "directory": {
             "path": "/srv/home", "cache": "metadata", "execution": "pool=4", "read_only": true,
-            "migration_on_error": "guest-error", "migration_confirm_paths": true,
+            "migration_on_error": "guest-error", "migration_verify_handles": true,
         },
     });
     let export: Export = api.client.send(Method::POST, "/v1/exports", &new).unwrap();
@@ -276,7 +276,7 @@ fn a_directory_lives_from_post_to_delete() {
     assert_eq!((directory.security_model, directory.p9), (SecurityModel::Passthrough, None));
     assert_eq!(directory.migration_mode, Some(MigrationMode::FindPaths));
     assert_eq!(directory.migration_on_error, Some(MigrationOnError::GuestError));
-    assert!(directory.migration_confirm_paths && !directory.migration_verify_handles);
+    assert!(directory.migration_verify_handles);
     let change = json!({"execution": "uring", "placement": "one"});
     let changed: Export = api.client.send(Method::PATCH, "/v1/exports/home", &change).unwrap();
     assert_eq!(changed.directory.unwrap().execution.to_string(), "uring");

@@ -98,10 +98,11 @@ impl Directory {
         self.service.adopt(session);
     }
 
-    /// The guest is gone, with all that it knew and had.
+    /// The guest is gone, with all that it knew and had. No ring runs.
     pub(crate) fn end(&self) {
         self.forget_away();
         self.service.end_session();
+        self.service.tree().begin_anew();
     }
 
     pub(crate) fn status(&self) -> DirectoryStatus {
@@ -138,8 +139,8 @@ impl Device for Directory {
         true
     }
 
-    fn save(&self) -> Result<Vec<Vec<u8>>, String> {
-        self.save_state()
+    fn save(&self, is_wanted: &dyn Fn() -> bool) -> Result<Vec<Vec<u8>>, String> {
+        self.save_state(is_wanted)
     }
 
     fn load(&self, state: &[u8], is_wanted: &dyn Fn() -> bool) -> Result<Option<String>, String> {
@@ -190,6 +191,10 @@ impl Device for Directory {
             return Err("its guest's state has gone to another host, and the frontend has not ended since".to_owned());
         }
         self.service.tree().may_be_handed_over().map_err(|why| why.to_string())
+    }
+
+    fn reset(&self) {
+        self.forget_away();
     }
 
     fn session_ended(&self) {

@@ -91,9 +91,9 @@ impl Directory {
     }
 
     /// The state, for another host, which can have the guest's locks from now on.
-    pub(crate) fn save_state(&self) -> Result<Vec<Vec<u8>>, String> {
+    pub(crate) fn save_state(&self, is_wanted: &dyn Fn() -> bool) -> Result<Vec<Vec<u8>>, String> {
         let begun = Instant::now();
-        let Saved { bytes, nodes, files, owners, lost } = self.service.tree().save().map_err(words)?;
+        let Saved { bytes, nodes, files, owners, lost } = self.service.tree().save(is_wanted).map_err(words)?;
         *self.away() = Some(self.service.tree().let_locks_go());
         let took_ms = begun.elapsed().as_millis() as u64;
         tracing::info!(nodes, files, lock_owners = owners, lost, took_ms, "the guest's state leaves for another host");

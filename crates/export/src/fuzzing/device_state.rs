@@ -73,7 +73,7 @@ pub fn device_state(data: &[u8]) -> usize {
                 assert!(known || stale || choice & 2 != 0, "node {number} is outside the directory");
                 let _ = (tree.lookup(number, c"inner"), tree.open(number, libc::O_RDONLY, false));
             }
-            directory.save_state().expect("what was taken can go on");
+            directory.save_state(&|| true).expect("what was taken can go on");
         } else {
             assert_eq!((there.nodes, there.handles, there.lock_owners), (1, 0, 0), "what is refused leaves nothing");
         }
@@ -90,7 +90,7 @@ pub(super) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
 
     let place = filled().unwrap();
     let (directory, tree) = directory(place.path(), 0).unwrap();
-    let state = || directory.save_state().unwrap().concat();
+    let state = || directory.save_state(&|| true).unwrap().concat();
     let with = |options: u8, state: Vec<u8>| [vec![options], state].concat();
     let empty = with(0, state());
     let file = tree.lookup(ROOT, c"file").unwrap().node;
@@ -102,8 +102,8 @@ pub(super) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     tree.flock(handle, 1, LockKind::Read).unwrap();
     tree.set_lock(file, handle, 1, Lock { kind: LockKind::Read, start: 3, end: 9, pid: 7 }).unwrap();
     let locked = with(0, state());
-    std::fs::remove_file(place.path().join("directory/inner")).unwrap();
     tree.open(inner, libc::O_RDONLY, false).unwrap();
+    std::fs::remove_file(place.path().join("directory/inner")).unwrap();
     let lost = with(1, state());
     vec![("empty", empty), ("known", known), ("locked", locked), ("lost", lost)]
 }

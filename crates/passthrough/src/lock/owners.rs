@@ -194,7 +194,8 @@ impl Table {
     /// Takes a lock now, for an owner that is still in the table.
     fn take(&self, owner: &Owner, state: &mut State, lock: Lock, span: Span) -> Result<()> {
         // A lock in the middle of another makes three of one.
-        if self.is_full(owner.place, 2) {
+        let more = if state.held.is_split_by(span.start, span.end) { 2 } else { 1 };
+        if self.is_full(owner.place, more) {
             return Err(Errno::NOLCK);
         }
         kernel::set(owner.file.as_fd(), lock.kind, span)?;

@@ -6,16 +6,26 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::ffi::CString;
 
+/// Mounts at most: a directory with more of them below has none of its files found by handles.
+pub(super) const MOUNTS_MAX: usize = 4096;
+
 /// Components of a path at most: each is one byte and a slash, and `PATH_MAX` of `linux/limits.h` is 4096.
 const DEPTH_MAX: usize = 2048;
+
+/// Bytes of a name at most: `NAME_MAX` of `linux/limits.h`.
+const NAME_MAX: usize = 255;
+
+/// Bytes of a file handle at most: `MAX_HANDLE_SZ` of `linux/exportfs.h`.
+pub(super) const HANDLE_MAX: usize = 128;
 
 /// Numbers of nodes and open files are below this, so that there are always more.
 pub(super) const NUMBER_MAX: u64 = 1 << 62;
 
-/// Least bytes of a node.
-pub(super) const NODE_BYTES_MIN: usize = 5;
+/// A node is not referenced more often than this: there are always more references.
+pub(super) const REFERENCES_MAX: u64 = 1 << 62;
 
-/// What comes first.
+/// What comes first. Behind it come so many mounts, files, owners with their ranges, and nodes, one by one: what is said is not believed
+/// before there is room made for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct HeadState {
     /// The security model, by its name: what a file is depends on it.
@@ -24,14 +34,14 @@ pub(super) struct HeadState {
     pub(super) writeback: bool,
     /// The root's own file handle, where handles are what nodes are found by or compared with.
     pub(super) root: Option<HandleState>,
-    /// Mounts that handles are opened on.
-    pub(super) mounts: Vec<Way>,
-    pub(super) files: Vec<FileState>,
-    pub(super) owners: Vec<OwnerState>,
     /// The next numbers.
     pub(super) next_node: u64,
     pub(super) next_handle: u64,
-    /// How many nodes follow, the root not among them.
+    /// Ways to mounts that handles are opened on.
+    pub(super) mounts: usize,
+    pub(super) files: usize,
+    pub(super) owners: usize,
+    /// The root is not among them.
     pub(super) nodes: usize,
 }
 
@@ -41,22 +51,25 @@ pub(super) struct HeadState {
 pub(super) struct Way {
     /// So many components of the path before, from the root on.
     pub(super) kept: usize,
-    pub(super) names: Vec<Vec<u8>>,
+    /// With slashes between them.
+    pub(super) names: Vec<u8>,
 }
 
 impl Way {
     /// # Errors
     /// `EINVAL` for names that are none, and a path that is too deep.
     pub(super) fn names(&self, depth: usize) -> Result<Vec<CString>, Errno> {
-        if self.kept > depth || self.kept.saturating_add(self.names.len()) > DEPTH_MAX {
+        let is_deep = self.names.len() > DEPTH_MAX * (NAME_MAX + 1) || self.kept > depth;
+        let count = if self.names.is_empty() { 0 } else { 1 + self.names.iter().filter(|byte| **byte == b'/').count() };
+        if is_deep || self.kept.saturating_add(count) > DEPTH_MAX {
             return Err(Errno::INVAL);
         }
-        let name = |bytes: &Vec<u8>| {
-            let name = CString::new(bytes.as_slice()).map_err(|_| Errno::INVAL)?;
+        let name = |bytes: &[u8]| {
+            let name = CString::new(bytes).map_err(|_| Errno::INVAL)?;
             component(&name)?;
-            Ok(name)
+            if bytes.len() > NAME_MAX { Err(Errno::INVAL) } else { Ok(name) }
         };
-        self.names.iter().map(name).collect()
+        self.names.split(|byte| *byte == b'/').take(count).map(name).collect()
     }
 }
 
@@ -105,6 +118,9 @@ pub(super) struct OwnerState {
     /// The process that took the latest lock, and the open file by which it came.
     pub(super) pid: u32,
     pub(super) handle: u64,
-    /// First byte, last byte, and whether it excludes readers.
-    pub(super) ranges: Vec<(u64, u64, bool)>,
+    /// So many ranges follow.
+    pub(super) ranges: usize,
 }
+
+/// First byte, last byte, and whether it excludes readers.
+pub(super) type RangeState = (u64, u64, bool);

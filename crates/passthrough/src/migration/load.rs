@@ -1,16 +1,17 @@
 //! A tree that has come from another host: each node is found, each file opened and each lock taken anew.
 
-use super::form::{self, FileState, FoundBy, HandleState, HeadState, NodeState, OwnerState, Way};
+use super::form::{self, FileState, FoundBy, HandleState, HeadState, NodeState, OwnerState, RangeState, Way};
 use super::walk::Walk;
-use super::{LoadError, Loaded};
+use super::{LOOK_EVERY, LoadError, Loaded};
 use crate::file::Flock;
 use crate::handle::FileHandle;
 use crate::handover::bytes::Reader;
 use crate::handover::form::NodeForm;
-use crate::lock::{Holding, LockKind};
+use crate::lock::{Holding, Limits, LockKind};
 use crate::mount::Mount;
 use crate::node::Inode;
 use crate::options::{Migration, MigrationMode, MigrationOnError};
+use crate::patience::without_waiting;
 use crate::stat::{Key, Kind, stat};
 use crate::sync::lock;
 use crate::table::Hold;
@@ -22,8 +23,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Somebody may want an end of it after so many nodes.
-const LOOK_EVERY: usize = 64;
+/// So much of a path is told.
+const SHOWN: usize = 100;
 
 impl Tree {
     /// Goes on with what a tree on another host was; its client has nothing here yet. As long as `is_wanted` says so.
@@ -34,7 +35,7 @@ impl Tree {
     pub fn load(&self, bytes: &[u8], is_wanted: &dyn Fn() -> bool) -> std::result::Result<Loaded, LoadError> {
         let loaded = self.load_all(bytes, is_wanted);
         if loaded.is_err() {
-            self.clear();
+            self.begin_anew();
         }
         loaded
     }
@@ -42,27 +43,67 @@ impl Tree {
     fn load_all(&self, bytes: &[u8], is_wanted: &dyn Fn() -> bool) -> std::result::Result<Loaded, LoadError> {
         let mut bytes = Reader::new(bytes);
         let head: HeadState = bytes.next()?;
-        bytes.has_room_for(head.nodes, form::NODE_BYTES_MIN)?;
         self.fits(&head)?;
         let walk = Walk::new(self).map_err(LoadError::Root)?;
-        let open: HashSet<Node> = head.files.iter().map(|file| file.node).collect();
-        let mut loading = Loading { tree: self, walk, mounts: Vec::new(), open, loaded: Loaded::default() };
-        loading.find_mounts(&head.mounts);
-        self.table.expect(head.nodes.min(self.options.nodes_max));
+        let mut loading = Loading {
+            tree: self,
+            walk,
+            mounts: Vec::new(),
+            open: HashSet::new(),
+            handles: Handles::default(),
+            loaded: Loaded::default(),
+        };
+        let each = |count: usize, act: &mut dyn FnMut() -> std::result::Result<(), LoadError>| {
+            for at in 0..count {
+                if at.is_multiple_of(LOOK_EVERY) && !is_wanted() {
+                    return Err(LoadError::Unwanted);
+                }
+                act()?;
+            }
+            Ok(())
+        };
+        let mut files: Vec<FileState> = Vec::new();
+        let mut owners: Vec<(OwnerState, Vec<RangeState>)> = Vec::new();
+        let mut ranges_left = Limits::default().ranges;
+        each(head.mounts, &mut || {
+            loading.find_mount(&bytes.next()?);
+            Ok(())
+        })?;
+        each(head.files, &mut || {
+            files.push(bytes.next()?);
+            Ok(())
+        })?;
+        each(head.owners, &mut || {
+            let owner: OwnerState = bytes.next()?;
+            at_most("ranges of locks", owner.ranges, ranges_left)?;
+            ranges_left -= owner.ranges;
+            let mut ranges = Vec::new();
+            each(owner.ranges, &mut || {
+                ranges.push(bytes.next()?);
+                Ok(())
+            })?;
+            owners.push((owner, ranges));
+            Ok(())
+        })?;
+        loading.open = files.iter().map(|file| file.node).collect();
+        self.table.expect(head.nodes);
         // What its client knows may be among them.
         self.group_bits.store(true, Ordering::Relaxed);
-        for at in 0..head.nodes {
-            if at % LOOK_EVERY == 0 && !is_wanted() {
-                return Err(LoadError::Unwanted);
-            }
-            loading.node(&bytes.next()?)?;
-        }
+        each(head.nodes, &mut || loading.node(&bytes.next()?))?;
         bytes.end()?;
-        for file in &head.files {
-            loading.file(file)?;
-        }
-        for owner in head.owners {
-            loading.owner(owner);
+        loading.lose_another_file_system();
+        let mut files = files.iter();
+        each(files.len(), &mut || files.next().map_or(Ok(()), |file| loading.file(file)))?;
+        for (owner, ranges) in &owners {
+            let mut taken = Ok(());
+            let mut left = ranges.iter();
+            each(ranges.len(), &mut || {
+                if let Some(range) = left.next().filter(|_| taken.is_ok()) {
+                    taken = loading.take(owner, range);
+                }
+                Ok(())
+            })?;
+            loading.owner(owner, taken);
         }
         // Numbers that were given away are not given away again.
         self.table.go_on_from(head.next_node);
@@ -80,11 +121,16 @@ impl Tree {
     fn fits(&self, head: &HeadState) -> std::result::Result<(), LoadError> {
         let ours = self.options.security.name();
         if head.security != ours {
-            return Err(LoadError::Security { theirs: head.security.escape_debug().to_string(), ours });
+            let theirs = head.security.chars().take(SHOWN).flat_map(char::escape_debug).collect();
+            return Err(LoadError::Security { theirs, ours });
         }
         if head.writeback != self.options.writeback {
             return Err(LoadError::Writeback { theirs: head.writeback, ours: self.options.writeback });
         }
+        at_most("mounts", head.mounts, form::MOUNTS_MAX)?;
+        at_most("open files", head.files, self.options.open_files_max)?;
+        at_most("owners of locks", head.owners, Limits::default().owners)?;
+        at_most("nodes", head.nodes, self.options.nodes_max.saturating_sub(1))?;
         number("node", head.next_node)?;
         number("open file", head.next_handle)?;
         if let Some(theirs) = &head.root {
@@ -100,6 +146,10 @@ impl Tree {
 /// A number that a client may have been given.
 fn number(what: &'static str, number: u64) -> std::result::Result<(), LoadError> {
     if number < form::NUMBER_MAX { Ok(()) } else { Err(LoadError::Number { what, number }) }
+}
+
+fn at_most(what: &'static str, count: usize, most: usize) -> std::result::Result<(), LoadError> {
+    if count <= most { Ok(()) } else { Err(LoadError::TooMany { what, count, most }) }
 }
 
 fn is_handle((kind, bytes): &HandleState, handle: &FileHandle) -> bool {
@@ -132,7 +182,16 @@ struct Loading<'a> {
     mounts: Vec<Result<Arc<Mount>>>,
     /// Nodes that the client has open.
     open: HashSet<Node>,
+    handles: Handles,
     loaded: Loaded,
+}
+
+/// What became of file handles.
+#[derive(Default)]
+struct Handles {
+    opened: usize,
+    /// The first that led nowhere, of a node that nobody has open.
+    stale: Option<Node>,
 }
 
 impl Loading<'_> {
@@ -147,14 +206,12 @@ impl Loading<'_> {
         }
     }
 
-    fn find_mounts(&mut self, ways: &[Way]) {
-        for way in ways {
-            let mount = self.find_mount(way);
-            self.mounts.push(mount);
-        }
+    fn find_mount(&mut self, way: &Way) {
+        let mount = self.look_for_mount(way);
+        self.mounts.push(mount);
     }
 
-    fn find_mount(&mut self, way: &Way) -> Result<Arc<Mount>> {
+    fn look_for_mount(&mut self, way: &Way) -> Result<Arc<Mount>> {
         self.walk.go(&Way { kept: 0, ..way.clone() })?;
         let fd = self.walk.here()?;
         let seen = stat(fd, c"")?;
@@ -164,6 +221,13 @@ impl Loading<'_> {
         Ok(mount)
     }
 
+    /// Single files may be gone. Where none of their handles leads anywhere, the file system is another one: roots of two can have the same.
+    fn lose_another_file_system(&mut self) {
+        if let (0, Some(node)) = (self.handles.opened, self.handles.stale) {
+            self.lose(|| format!("inode {node}, as all others"), Errno::STALE);
+        }
+    }
+
     fn node(&mut self, state: &NodeState) -> std::result::Result<(), LoadError> {
         number("node", state.node)?;
         if state.node <= ROOT {
@@ -171,16 +235,16 @@ impl Loading<'_> {
         }
         self.loaded.nodes += 1;
         let seen = match &state.found {
-            FoundBy::Path { way, handle } => {
-                self.walk.go(way).map_err(|_| LoadError::Way(state.node))?;
-                self.see(handle.as_ref())
-            }
+            FoundBy::Path { way, handle } => match self.walk.go(way) {
+                Err(Errno::INVAL) => return Err(LoadError::Way(state.node)),
+                gone => gone.map_err(Why::from).and_then(|()| self.see(handle.as_ref())),
+            },
             FoundBy::Handle { .. } if self.migration().mode != MigrationMode::FileHandles => {
                 return Err(LoadError::Handles);
             }
             FoundBy::Handle { mount, handle, ino } => match self.open_handle(*mount, handle) {
                 Ok(seen) if seen.key.ino != *ino => Err(Why::Another),
-                opened => opened.map_err(Why::from),
+                opened => opened.inspect(|_| self.handles.opened += 1).map_err(Why::from),
             },
             FoundBy::Gone => return self.adopt(state, None).map(drop),
             FoundBy::Lost(error) => Err(errno(*error).into()),
@@ -200,11 +264,12 @@ impl Loading<'_> {
             }
             // It was gone where it comes from.
             Err(Why::Kernel(Errno::STALE)) if !named && !self.open.contains(&state.node) => {
+                self.handles.stale.get_or_insert(state.node);
                 self.adopt(state, None).map(drop)
             }
             Err(why) => {
-                let path = self.walk.path();
-                self.lose(|| if named { format!("{path:?}") } else { format!("inode {}", state.node) }, why);
+                let path = (named && self.loaded.lost == 0).then(|| self.walk.path(SHOWN));
+                self.lose(|| path.unwrap_or_else(|| format!("inode {}", state.node)), why);
                 self.adopt(state, None).map(drop)
             }
         }
@@ -215,9 +280,6 @@ impl Loading<'_> {
         let (tree, mapped) = (self.tree, self.tree.mapped.as_deref());
         let near = tree.table.get(ROOT)?.mount.clone();
         let Some((dir, name)) = self.walk.last()? else { return Err(Errno::INVAL.into()) };
-        if let Some(mapped) = mapped {
-            mapped.existing(&name)?;
-        }
         let by_name = if mapped.is_some() {
             None
         } else {
@@ -248,6 +310,9 @@ impl Loading<'_> {
 
     fn open_handle(&self, mount: u32, (kind, bytes): &HandleState) -> Result<Seen> {
         let mount = self.mounts.get(mount as usize).ok_or(Errno::INVAL)?.as_ref().map_err(|error| *error)?;
+        if bytes.len() > form::HANDLE_MAX {
+            return Err(Errno::INVAL);
+        }
         let handle = FileHandle::again(*kind, bytes);
         let fd = handle.open(mount.file()?, OFlags::PATH)?;
         let seen = stat(fd.as_fd(), c"")?;
@@ -274,7 +339,7 @@ impl Loading<'_> {
             ino: key.ino,
             mount: 0,
             kind: state.kind,
-            references: state.references.max(1),
+            references: state.references.clamp(1, form::REFERENCES_MAX),
             verified: hold.verified,
             current: (hold.path.is_some() || handle.is_some()) && self.tree.table.node_of(&key).is_none(),
             handle,
@@ -317,7 +382,8 @@ impl Loading<'_> {
             tree.host_flags(state.flags.cast_signed())?.difference(OFlags::TRUNC)
         };
         let room = tree.room()?;
-        let fd: OwnedFd = tree.open_node(&inode, flags)?;
+        // Whoever has a lease on it would have the frontend wait for him.
+        let fd: OwnedFd = without_waiting(|| tree.open_node(&inode, flags)).ok_or(Errno::BUSY)??;
         let file = tree.opened(&inode, fd, flags, room);
         if file.is_writable() {
             // Nobody wrote down whether it was.
@@ -334,12 +400,9 @@ impl Loading<'_> {
         Ok(())
     }
 
-    fn owner(&mut self, state: OwnerState) {
+    fn owner(&mut self, state: &OwnerState, taken: Result<()>) {
         self.loaded.owners += 1;
-        let OwnerState { node, owner, pid, handle, ranges } = state;
-        let taken = ranges.iter().try_for_each(|&(start, end, exclusive)| {
-            self.take(node, owner, Lock { kind: LockKind::exclusive(exclusive), start, end, pid })
-        });
+        let OwnerState { node, owner, pid, handle, .. } = *state;
         match taken {
             Ok(()) => self.tree.locks.came_by(node, owner, handle),
             Err(error) => {
@@ -350,9 +413,11 @@ impl Loading<'_> {
         }
     }
 
-    fn take(&self, node: Node, owner: u64, wanted: Lock) -> Result<()> {
-        let inode = self.tree.table.get(node)?;
-        self.tree.locks.set(node, owner, wanted, |flags| self.tree.open_to_lock(&inode, flags))
+    fn take(&self, state: &OwnerState, &(start, end, exclusive): &RangeState) -> Result<()> {
+        let inode = self.tree.table.get(state.node)?;
+        let wanted = Lock { kind: LockKind::exclusive(exclusive), start, end, pid: state.pid };
+        let open = |flags| without_waiting(|| self.tree.open_to_lock(&inode, flags)).ok_or(Errno::BUSY)?;
+        self.tree.locks.set(state.node, state.owner, wanted, open)
     }
 }
 

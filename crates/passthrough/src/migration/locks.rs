@@ -19,12 +19,12 @@ pub struct LetGo {
     flocks: Vec<(Handle, LockKind)>,
 }
 
-/// A lock that could not be had again. The files that it came by are closed: nobody uses them in the belief that it holds.
+/// A lock that could not be had again. The files that it is about are closed: nobody uses them in the belief that it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotTaken {
     /// Whose file it was on.
     pub node: Node,
-    /// The open file that is closed now.
+    /// The open file by which it came. All that the client has open of the same inode are closed.
     pub handle: Handle,
     /// Why.
     pub error: Errno,
@@ -81,11 +81,21 @@ impl Tree {
     /// An owner has none of its locks any more.
     pub(super) fn lose_owner(&self, Holding { node, owner, handle, .. }: &Holding, error: Errno) -> NotTaken {
         self.locks.drop_owner(*node, *owner);
-        self.lose_file(*handle, error)
+        self.lose_files_of(*node);
+        NotTaken { node: *node, handle: *handle, error }
     }
 
     fn lose_file(&self, handle: Handle, error: Errno) -> NotTaken {
-        let node = self.files.remove(handle).map_or(0, |file| file.node());
+        let node = self.files.get(handle).map_or(0, |file| file.node());
+        self.lose_files_of(node);
         NotTaken { node, handle, error }
+    }
+
+    fn lose_files_of(&self, node: Node) {
+        for (handle, file) in self.files.all() {
+            if file.node() == node {
+                self.files.remove(handle);
+            }
+        }
     }
 }

@@ -25,6 +25,9 @@ pub use locks::{LetGo, NotTaken};
 
 use rustix::io::Errno;
 
+/// Somebody may want an end of it after so many nodes.
+const LOOK_EVERY: usize = 64;
+
 /// A tree on its way out.
 #[derive(Debug)]
 pub struct Saved {
@@ -64,6 +67,21 @@ pub enum SaveError {
     RecordsBesideNames,
     /// its state cannot be written down: {0}
     Form(#[from] postcard::Error),
+    /// its root has no file handle, by which it is to be compared: {0}; use migration_mode find-paths, without migration_verify_handles
+    Handles(Errno),
+    /// the paths of what its guest knows take more than 256 MiB; let the guest drop its caches (echo 2 > /proc/sys/vm/drop_caches) and try again, or use migration_mode file-handles
+    Paths,
+    /// what its guest has written to open file {handle} of inode {node} cannot be written back: {error}
+    WriteBack {
+        /// The open file.
+        handle: u64,
+        /// Whose.
+        node: u64,
+        /// Why.
+        error: Errno,
+    },
+    /// it is not wanted any more
+    Unwanted,
 }
 
 /// Why a tree that has come is not taken.
@@ -100,6 +118,15 @@ pub enum LoadError {
     Root(Errno),
     /// the way to node {0} leads nowhere
     Way(u64),
+    /// the state of its tree has {count} {what}, and {most} are the most here
+    TooMany {
+        /// Nodes, open files, owners of locks, or mounts.
+        what: &'static str,
+        /// How many.
+        count: usize,
+        /// How many there may be.
+        most: usize,
+    },
     /// {first}, and {others} others; migration_on_error = "guest-error" goes on without them
     Lost {
         /// The first thing that is not had here, and why.

@@ -17,9 +17,6 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// What the kernel says behind the path of what has no name.
-const DELETED: &[u8] = b" (deleted)";
-
 /// So many entries of a directory are read for nothing, and so many more for each that was wanted: to open a node by its handle and to
 /// ask for its path takes as long as ten entries.
 const CREDIT: usize = 128;
@@ -66,8 +63,6 @@ pub(super) struct Places<'a> {
     root: Pin,
     /// The root's own path with a slash behind it, unless it has none that can be seen.
     above: Option<Path>,
-    /// What the kernel says is looked at once more.
-    confirms: bool,
 }
 
 impl<'a> Places<'a> {
@@ -75,8 +70,7 @@ impl<'a> Places<'a> {
     /// The root cannot be looked at.
     pub(super) fn new(tree: &'a Tree) -> Result<Places<'a>> {
         let root = tree.table.pin(&tree.table.get(crate::ROOT)?)?;
-        let confirms = tree.options.migration.confirm_paths;
-        let mut places = Places { tree, root, above: None, confirms };
+        let mut places = Places { tree, root, above: None };
         let mut above = places.link(places.root.as_fd()).ok();
         if let Some(path) = &mut above
             && path.last() != Some(&b'/')
@@ -102,9 +96,9 @@ impl<'a> Places<'a> {
         let link = self.link(fd);
         let path = link.ok().and_then(|link| Some(link.strip_prefix(self.above.as_deref()?)?.to_vec()));
         let path = path.filter(|path| !path.is_empty() && !path.starts_with(b"/"));
-        // A name may end so.
-        let is_believed = |path: &Path| is_certain && !self.confirms && !path.ends_with(DELETED);
-        if let Some(path) = path.filter(|path| is_believed(path) || self.key_at(path) == Ok(inode.key)) {
+        // The kernel's word is what the path was when it was looked up: something may be mounted over it since, it may lead out of the directory
+        // by now, and a name may end as those do that are gone.
+        if let Some(path) = path.filter(|path| self.key_at(path) == Ok(inode.key)) {
             return Place::At(path);
         }
         match stat(fd, c"") {
@@ -115,15 +109,15 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// Looks in the root and in these directories for those of `inodes` that are `wanted`. `thriftily`: no further in a directory than it
-    /// pays, as there are other ways to find them.
+    /// Looks in the root and in these directories for those of `inodes` that are `wanted`, as long as `is_wanted` says so. `thriftily`: no
+    /// further in a directory than it pays, as there are other ways to find them.
     pub(super) fn search(
         &self,
         dirs: &[(Arc<Inode>, Path)],
         inodes: &[Arc<Inode>],
-        wanted: impl Iterator<Item = usize>,
-        thriftily: bool,
-    ) -> Vec<Found> {
+        (wanted, thriftily): (impl Iterator<Item = usize>, bool),
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Option<Vec<Found>> {
         let mut search = Search { inodes, wanted: HashMap::new(), found: Vec::new() };
         for at in wanted {
             if let Some(inode) = inodes.get(at) {
@@ -135,10 +129,13 @@ impl<'a> Places<'a> {
             if search.wanted.is_empty() {
                 break;
             }
+            if !is_wanted() {
+                return None;
+            }
             // What cannot be read is not where they are found.
             let _ = self.search_in(dir, path, &mut search, thriftily);
         }
-        search.found
+        Some(search.found)
     }
 
     fn search_in(&self, dir: &Arc<Inode>, path: &[u8], search: &mut Search<'_>, thriftily: bool) -> Result<()> {

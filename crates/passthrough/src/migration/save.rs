@@ -1,11 +1,11 @@
 //! What another host has to know of a tree, and the locks that it is to have.
 
-use super::form::{FileState, FoundBy, HandleState, HeadState, NodeState, OwnerState, Way};
+use super::form::{FileState, FoundBy, HandleState, HeadState, MOUNTS_MAX, NodeState, OwnerState, RangeState, Way};
 use super::places::{Found, Path, Place, Places};
-use super::{SaveError, Saved};
+use super::{LOOK_EVERY, SaveError, Saved};
 use crate::handle::FileHandle;
 use crate::handover::bytes;
-use crate::lock::Holding;
+use crate::lock::{Holding, LockKind};
 use crate::node::Inode;
 use crate::options::MigrationMode;
 use crate::stat::MountKey;
@@ -13,43 +13,75 @@ use crate::sync::lock;
 use crate::{ROOT, Result, Tree};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// What all paths may take, in bytes, while they are put in order: those of a million files by long names.
+const PATH_BYTES_MAX: usize = 256 << 20;
+
 impl Tree {
-    /// What another host needs to go on with all that the client knows and has. No operation is under way, and nobody waits for a
-    /// lock. The tree stays as it is.
+    /// What another host needs to go on with all that the client knows and has, as long as `is_wanted` says so. No operation is under way,
+    /// and nobody waits for a lock. The tree stays as it is.
     ///
     /// # Errors
     /// What cannot go along whatever is made of it there.
-    pub fn save(&self) -> std::result::Result<Saved, SaveError> {
+    pub fn save(&self, is_wanted: &dyn Fn() -> bool) -> std::result::Result<Saved, SaveError> {
         let by_handles = self.options.migration.mode == MigrationMode::FileHandles;
         if by_handles && self.mapped.as_ref().is_some_and(|mapped| mapped.is_beside_names()) {
             return Err(SaveError::RecordsBesideNames);
         }
         let places = Places::new(self).map_err(SaveError::Root)?;
         let inodes: Vec<_> = self.table.all().into_iter().filter(|inode| inode.node != ROOT).collect();
-        let mut saving = Saving { tree: self, places, mounts: HashMap::new(), ways: Vec::new() };
-        let nodes = if by_handles { saving.by_handles(&inodes) } else { saving.by_paths(&inodes) };
+        let mut saving = Saving {
+            tree: self,
+            is_wanted,
+            places,
+            path_bytes: Cell::new(0),
+            mounts: HashMap::new(),
+            ways: Vec::new(),
+        };
+        let has_handles = by_handles || self.options.migration.verify_handles;
+        let root = has_handles.then(|| saving.root_handle()).transpose().map_err(SaveError::Handles)?;
+        let nodes = if by_handles { saving.by_handles(&inodes)? } else { saving.by_paths(&inodes)? };
         let lost = nodes.iter().filter(|node| matches!(node.found, FoundBy::Lost(_))).count();
+        let (ways, files, owners) = (saving.ways, self.file_states(), self.locks.holdings());
+        self.write_back(is_wanted)?;
         let head = HeadState {
             security: self.options.security.name().to_owned(),
             writeback: self.options.writeback,
-            root: if by_handles || self.options.migration.verify_handles { saving.root_handle() } else { None },
-            mounts: saving.ways,
-            files: self.file_states(),
-            owners: self.locks.holdings().into_iter().map(owner_state).collect(),
+            root,
             next_node: self.table.next(),
             next_handle: self.files.next(),
+            mounts: ways.len(),
+            files: files.len(),
+            owners: owners.len(),
             nodes: nodes.len(),
         };
-        let (mut first, mut rest) = (Vec::new(), Vec::new());
+        let mut first = Vec::new();
         bytes::write(&head, &mut first)?;
+        ways.iter().try_for_each(|way| bytes::write(way, &mut first))?;
+        files.iter().try_for_each(|file| bytes::write(file, &mut first))?;
+        owners.iter().try_for_each(|owner| write_owner(owner, &mut first))?;
+        let mut rest = Vec::new();
         nodes.iter().try_for_each(|node| bytes::write(node, &mut rest))?;
-        let (nodes, files, owners) = (nodes.len(), head.files.len(), head.owners.len());
-        Ok(Saved { bytes: vec![first, rest], nodes, files, owners, lost })
+        Ok(Saved { bytes: vec![first, rest], nodes: nodes.len(), files: files.len(), owners: owners.len(), lost })
+    }
+
+    /// What file systems write back when a file is closed, or its lock is dropped, is written back now: the other host reads it before
+    /// this one closes anything.
+    fn write_back(&self, is_wanted: &dyn Fn() -> bool) -> std::result::Result<(), SaveError> {
+        for (handle, file) in self.files.all() {
+            if !is_wanted() {
+                return Err(SaveError::Unwanted);
+            }
+            if file.is_writable() && file.mount.reports_at_close() {
+                rustix::fs::fsync(&*file).map_err(|error| SaveError::WriteBack { handle, node: file.node(), error })?;
+            }
+        }
+        Ok(())
     }
 
     fn file_states(&self) -> Vec<FileState> {
@@ -61,9 +93,11 @@ impl Tree {
     }
 }
 
-fn owner_state(Holding { node, owner, pid, handle, ranges }: Holding) -> OwnerState {
-    let ranges = ranges.into_iter().map(|(start, end, kind)| (start, end, kind.is_exclusive())).collect();
-    OwnerState { node, owner, pid, handle, ranges }
+fn write_owner(holding: &Holding, out: &mut Vec<u8>) -> std::result::Result<(), postcard::Error> {
+    let Holding { node, owner, pid, handle, ref ranges } = *holding;
+    bytes::write(&OwnerState { node, owner, pid, handle, ranges: ranges.len() }, out)?;
+    let range = |&(start, end, kind): &(u64, u64, LockKind)| -> RangeState { (start, end, kind.is_exclusive()) };
+    ranges.iter().map(range).try_for_each(|range| bytes::write(&range, out))
 }
 
 /// Where a node is, and its handle if that is to be compared.
@@ -80,6 +114,9 @@ impl Default for Seen {
 
 struct Saving<'a> {
     tree: &'a Tree,
+    is_wanted: &'a dyn Fn() -> bool,
+    /// What all paths take.
+    path_bytes: Cell<usize>,
     places: Places<'a>,
     /// By their places among `ways`; `None`: no path leads there.
     mounts: HashMap<MountKey, Option<u32>>,
@@ -87,14 +124,25 @@ struct Saving<'a> {
 }
 
 impl Saving<'_> {
-    fn root_handle(&self) -> Option<HandleState> {
-        let root = self.tree.table.get(ROOT).and_then(|root| self.tree.table.pin(&root)).ok()?;
-        FileHandle::of(root.as_fd(), c"").ok().map(|handle| state_of(&handle))
+    fn root_handle(&self) -> Result<HandleState> {
+        let root = self.tree.table.get(ROOT).and_then(|root| self.tree.table.pin(&root))?;
+        FileHandle::of(root.as_fd(), c"").map(|handle| state_of(&handle))
+    }
+
+    /// Once in a while whether anybody waits for it, and each time what it takes.
+    fn goes_on(&self, at: usize, place: &Place) -> std::result::Result<(), SaveError> {
+        if at.is_multiple_of(LOOK_EVERY) && !(self.is_wanted)() {
+            return Err(SaveError::Unwanted);
+        }
+        if let Place::At(path) = place {
+            self.path_bytes.set(self.path_bytes.get() + path.len());
+        }
+        if self.path_bytes.get() > PATH_BYTES_MAX { Err(SaveError::Paths) } else { Ok(()) }
     }
 
     /// Nodes by where they lie, in the order of their paths; others behind them.
-    fn by_paths(&self, inodes: &[Arc<Inode>]) -> Vec<NodeState> {
-        let seen = self.places_of(inodes);
+    fn by_paths(&self, inodes: &[Arc<Inode>]) -> std::result::Result<Vec<NodeState>, SaveError> {
+        let seen = self.places_of(inodes)?;
         let mut named: Vec<(&Path, &Arc<Inode>, Option<HandleState>)> = Vec::with_capacity(inodes.len());
         let mut others = Vec::new();
         for (Seen { place, handle }, inode) in seen.iter().zip(inodes) {
@@ -103,7 +151,8 @@ impl Saving<'_> {
                     named.push((path, inode, handle.clone()));
                     continue;
                 }
-                Place::Nameless if !inode.is_open() => FoundBy::Gone,
+                // A name that only the guest remembers is looked up again.
+                Place::Nameless | Place::Unknown if !inode.is_open() => FoundBy::Gone,
                 Place::Failed(Errno::STALE) => FoundBy::Gone,
                 Place::Nameless | Place::Unknown => FoundBy::Lost(Errno::NOENT.raw_os_error()),
                 Place::Failed(error) => FoundBy::Lost(error.raw_os_error()),
@@ -117,17 +166,24 @@ impl Saving<'_> {
         let mut before: &[u8] = b"";
         let mut nodes = Vec::with_capacity(inodes.len());
         for (path, inode, handle) in named {
+            if self.verifies() && handle.is_none() {
+                others.push(node_state(inode, FoundBy::Lost(Errno::OPNOTSUPP.raw_os_error())));
+                continue;
+            }
             nodes.push(node_state(inode, FoundBy::Path { way: way(before, path), handle }));
             before = path;
         }
         nodes.append(&mut others);
-        nodes
+        Ok(nodes)
     }
 
-    fn places_of(&self, inodes: &[Arc<Inode>]) -> Vec<Seen> {
+    fn places_of(&self, inodes: &[Arc<Inode>]) -> std::result::Result<Vec<Seen>, SaveError> {
         let is_directory = |inode: &Arc<Inode>| inode.kind.is_directory();
-        let mut seen: Vec<Seen> =
-            inodes.iter().map(|inode| if is_directory(inode) { self.look(inode) } else { Seen::default() }).collect();
+        let mut seen = Vec::with_capacity(inodes.len());
+        for (at, inode) in inodes.iter().enumerate() {
+            seen.push(if is_directory(inode) { self.look(inode) } else { Seen::default() });
+            self.goes_on(at, &seen[at].place)?;
+        }
         let dirs: Vec<_> = inodes
             .iter()
             .zip(&seen)
@@ -136,26 +192,35 @@ impl Saving<'_> {
                 _ => None,
             })
             .collect();
-        self.find(&dirs, inodes, &mut seen, true);
-        for (inode, seen) in inodes.iter().zip(&mut seen) {
+        self.find(&dirs, inodes, &mut seen, true)?;
+        for (at, (inode, seen)) in inodes.iter().zip(&mut seen).enumerate() {
             if seen.place == Place::Unknown && !is_directory(inode) {
                 *seen = self.look(inode);
+                self.goes_on(at, &seen.place)?;
             }
         }
-        self.find(&dirs, inodes, &mut seen, false);
-        seen
+        self.find(&dirs, inodes, &mut seen, false)?;
+        Ok(seen)
     }
 
     /// Looks for those of which nobody could tell.
-    fn find(&self, dirs: &[(Arc<Inode>, Path)], inodes: &[Arc<Inode>], seen: &mut [Seen], thriftily: bool) {
+    fn find(
+        &self,
+        dirs: &[(Arc<Inode>, Path)],
+        inodes: &[Arc<Inode>],
+        seen: &mut [Seen],
+        thriftily: bool,
+    ) -> std::result::Result<(), SaveError> {
         let unknown = seen.iter().enumerate().filter(|(_, seen)| seen.place == Place::Unknown).map(|(at, _)| at);
-        let found = self.places.search(dirs, inodes, unknown.collect::<Vec<_>>().into_iter(), thriftily);
-        for Found { at, path, handle } in found {
+        let found = self.places.search(dirs, inodes, (unknown, thriftily), self.is_wanted);
+        for Found { at, path, handle } in found.ok_or(SaveError::Unwanted)? {
             if let Some(seen) = seen.get_mut(at) {
                 let handle = handle.filter(|_| self.verifies()).as_ref().map(state_of);
                 *seen = Seen { place: Place::At(path), handle };
+                self.goes_on(1, &seen.place)?;
             }
         }
+        Ok(())
     }
 
     fn verifies(&self) -> bool {
@@ -182,8 +247,13 @@ impl Saving<'_> {
     }
 
     /// Nodes by their handles, and the mounts to open them on.
-    fn by_handles(&mut self, inodes: &[Arc<Inode>]) -> Vec<NodeState> {
-        inodes.iter().map(|inode| node_state(inode, self.by_handle(inode))).collect()
+    fn by_handles(&mut self, inodes: &[Arc<Inode>]) -> std::result::Result<Vec<NodeState>, SaveError> {
+        let mut nodes = Vec::with_capacity(inodes.len());
+        for (at, inode) in inodes.iter().enumerate() {
+            self.goes_on(at, &Place::Unknown)?;
+            nodes.push(node_state(inode, self.by_handle(inode)));
+        }
+        Ok(nodes)
     }
 
     fn by_handle(&mut self, inode: &Arc<Inode>) -> FoundBy {
@@ -212,7 +282,7 @@ impl Saving<'_> {
             self.way_to_mount(inode, key)
         };
         // Through another inode there may be one.
-        let place = path.map(|path| {
+        let place = path.filter(|_| self.ways.len() < MOUNTS_MAX).map(|path| {
             self.ways.push(way(b"", &path));
             (self.ways.len() - 1) as u32
         });
@@ -249,7 +319,7 @@ fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// The way from one path to another.
 fn way(before: &[u8], path: &[u8]) -> Way {
     let kept = components(before).zip(components(path)).take_while(|(one, other)| one == other).count();
-    Way { kept, names: components(path).skip(kept).map(<[u8]>::to_vec).collect() }
+    Way { kept, names: components(path).skip(kept).collect::<Vec<_>>().join(&b'/') }
 }
 
 #[cfg(test)]
@@ -266,7 +336,7 @@ mod tests {
                 let Way { kept, names } = way(before, path.as_bytes());
                 prop_assert!(kept <= here.len());
                 here.truncate(kept);
-                here.extend(names);
+                here.extend(names.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).map(<[u8]>::to_vec));
                 prop_assert_eq!(here.join(&b'/'), path.as_bytes());
                 before = path.as_bytes();
             }

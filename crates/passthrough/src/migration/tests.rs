@@ -1,3 +1,4 @@
+use super::form::{FoundBy, HeadState, NodeState, Way};
 use super::*;
 use crate::lock::{Lock, LockKind};
 use crate::options::{FileHandles, Migration, MigrationMode, MigrationOnError};
@@ -30,7 +31,7 @@ fn tree(path: &Path, options: &Options) -> Tree {
 }
 
 fn saved(tree: &Tree) -> Vec<u8> {
-    tree.save().unwrap().bytes.concat()
+    tree.save(&|| true).unwrap().bytes.concat()
 }
 
 /// What goes on with it, and what came of that.
@@ -90,7 +91,7 @@ fn what_a_client_knows_and_has_open_is_found_in_a_copy() {
         let link = walk(&from, "link");
         let dir = walk(&from, "dir");
         let listing = from.open_dir(dir).unwrap().handle;
-        let saved = from.save().unwrap();
+        let saved = from.save(&|| true).unwrap();
         assert_eq!((saved.nodes, saved.files, saved.owners, saved.lost), (9, 3, 0, 0));
         let (to, loaded) = moved(&from, copy.path(), &options);
         assert_eq!(loaded.unwrap(), Loaded { nodes: 9, files: 3, ..Loaded::default() });
@@ -262,12 +263,12 @@ fn a_tree_of_other_options_is_refused() {
     assert!(refused(&from, here.path(), options()).contains("migration_mode = \"file-handles\" here as well"));
     assert!(refused(&from, copy.path(), by_handles()).contains("its directory is another one"));
     let beside = Options { security: Security::MappedFile { fmode: 0o600, dmode: 0o700 }, ..by_handles() };
-    assert!(matches!(tree(here.path(), &beside).save(), Err(SaveError::RecordsBesideNames)));
+    assert!(matches!(tree(here.path(), &beside).save(&|| true), Err(SaveError::RecordsBesideNames)));
     let few = Options { nodes_max: 2, ..going_on(options()) };
     let from = tree(here.path(), &options());
     walk(&from, "dir/below/inner");
     let (_, loaded) = moved(&from, here.path(), &few);
-    assert_eq!(loaded.unwrap().lost, 2);
+    assert!(matches!(loaded, Err(LoadError::TooMany { what: "nodes", count: 3, most: 1 })));
     let from = tree(here.path(), &options());
     open(&from, "open", libc::O_RDWR);
     let read_only = Options { read_only: true, ..options() };
@@ -277,7 +278,7 @@ fn a_tree_of_other_options_is_refused() {
 #[test]
 fn handles_tell_another_file_from_the_same() {
     let (here, copy) = two();
-    let migration = Migration { verify_handles: true, confirm_paths: true, ..Migration::default() };
+    let migration = Migration { verify_handles: true, ..Migration::default() };
     let verifying = Options { migration, ..options() };
     let from = tree(here.path(), &verifying);
     let node = walk(&from, "open");
@@ -325,6 +326,159 @@ fn records_go_along_with_names() {
         assert!(to.attributes(below, None).is_ok());
         fs::remove_dir_all(here.path().join("dir/made")).unwrap();
     }
+}
+
+/// A name that the kernel tells of is none of the directory's by now: nothing else takes its place.
+#[test]
+fn what_has_left_the_directory_is_not_found_in_it() {
+    let (here, elsewhere) = two();
+    let from = tree(here.path(), &options());
+    let (open_node, handle) = open(&from, "open", libc::O_RDWR);
+    let known = walk(&from, "dir/below/inner");
+    fs::rename(here.path().join("open"), elsewhere.path().join("taken")).unwrap();
+    fs::rename(here.path().join("dir/below/inner"), elsewhere.path().join("inner")).unwrap();
+    fs::write(here.path().join("open"), "another").unwrap();
+    let (_, loaded) = moved(&from, here.path(), &options());
+    let error = loaded.unwrap_err().to_string();
+    assert!(error.contains(&format!("inode {open_node}: No such file")) && error.contains("and 1 others"), "{error}");
+    from.release(handle, None);
+    // What a client only remembers is looked up again.
+    let (to, loaded) = moved(&from, here.path(), &options());
+    assert_eq!(loaded.unwrap().lost, 0);
+    assert_eq!(to.attributes(open_node, None), Err(Errno::STALE));
+    assert_eq!(to.attributes(known, None), Err(Errno::STALE));
+    assert_eq!(to.lookup(ROOT, c"open").unwrap().attributes.size, 7);
+}
+
+#[test]
+fn all_files_of_a_lock_that_is_lost_are_closed() {
+    let (here, _) = two();
+    let from = tree(here.path(), &options());
+    let (node, handle) = open(&from, "open", libc::O_RDWR);
+    let second = from.open(node, libc::O_RDONLY, false).unwrap().handle;
+    let (_, other) = open(&from, "dir/below/inner", libc::O_RDONLY);
+    from.set_lock(node, handle, 1, EVERYTHING).unwrap();
+    let state = saved(&from);
+    let to = tree(here.path(), &going_on(options()));
+    assert_eq!(to.load(&state, &|| true).unwrap().lost, 1);
+    for (handle, is_there) in [(handle, false), (second, false), (other, true)] {
+        assert_eq!(to.file(handle).is_ok(), is_there);
+    }
+}
+
+/// Whoever has a lease on a file is not waited for.
+#[test]
+fn a_file_with_a_lease_is_not_waited_for() {
+    let (here, _) = two();
+    let from = tree(here.path(), &options());
+    let (_, handle) = open(&from, "open", libc::O_RDWR);
+    let state = saved(&from);
+    from.release(handle, None);
+    let leased = fs::File::open(here.path().join("open")).unwrap();
+    // SAFETY: the kernel tells this process of the open, and nothing is to be done then.
+    unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
+    // SAFETY: a descriptor that is open, and a number.
+    let answer = unsafe { libc::fcntl(std::os::fd::AsRawFd::as_raw_fd(&leased), libc::F_SETLEASE, libc::F_RDLCK) };
+    assert_eq!(answer, 0);
+    let (began, to) = (std::time::Instant::now(), tree(here.path(), &options()));
+    assert!(to.load(&state, &|| true).unwrap_err().to_string().contains("busy"));
+    assert!(began.elapsed() < std::time::Duration::from_secs(20));
+}
+
+fn head(nodes: usize) -> HeadState {
+    HeadState {
+        security: "passthrough".to_owned(),
+        writeback: false,
+        root: None,
+        next_node: 9,
+        next_handle: 9,
+        mounts: 0,
+        files: 0,
+        owners: 0,
+        nodes,
+    }
+}
+
+fn named(node: u64, kept: usize, names: &[u8]) -> NodeState {
+    let way = Way { kept, names: names.to_vec() };
+    NodeState { node, references: 1, kind: libc::S_IFREG, found: FoundBy::Path { way, handle: None } }
+}
+
+fn state(head: &HeadState, nodes: &[NodeState]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    crate::handover::bytes::write(head, &mut bytes).unwrap();
+    nodes.iter().for_each(|node| crate::handover::bytes::write(node, &mut bytes).unwrap());
+    bytes
+}
+
+#[test]
+fn ways_that_are_none_are_refused() {
+    let (here, _) = two();
+    let to = tree(here.path(), &going_on(options()));
+    let deep = [b"a".as_slice(); 2049].join(&b'/');
+    let long = [b'a'; 256];
+    for names in [&b".."[..], b"dir/../..", b"/etc", b"dir//below", b"dir/", b".", b"a\0b", &deep, &long] {
+        let refused = to.load(&state(&head(1), &[named(2, 0, names)]), &|| true);
+        assert!(matches!(refused, Err(LoadError::Way(2))), "{:?}", String::from_utf8_lossy(names));
+    }
+    assert!(matches!(to.load(&state(&head(1), &[named(2, 1, b"open")]), &|| true), Err(LoadError::Way(2))));
+    let far = [b"dir".as_slice(), &[b'x'; 200]].join(&b'/');
+    let loaded = to.load(&state(&head(1), &[named(2, 0, &far)]), &|| true).unwrap();
+    let told = loaded.first_lost.unwrap();
+    assert!(told.starts_with("\"…xxx") && told.len() < 200, "{told}");
+}
+
+#[test]
+fn numbers_of_a_state_that_is_refused_are_nobody_s() {
+    let (here, _) = two();
+    let to = tree(here.path(), &options());
+    let high = form::NUMBER_MAX - 1;
+    for number in [high, high + 1] {
+        let nodes = [named(number, 0, b"open"), named(number, 0, b"dir")];
+        assert!(to.load(&state(&head(2), &nodes), &|| true).is_err());
+        assert_eq!(to.lookup(ROOT, c"open").unwrap().node, ROOT + 1);
+        to.begin_anew();
+    }
+    // And one that was referenced too often can be referenced once more.
+    let often = NodeState { references: u64::MAX, ..named(2, 0, b"open") };
+    to.load(&state(&head(1), &[often]), &|| true).unwrap();
+    assert_eq!(to.lookup(ROOT, c"open").unwrap().node, 2);
+    to.clear();
+    assert_eq!(to.describe().nodes, 1);
+}
+
+/// Lists are as long as they may be here, before anything is made of them.
+#[test]
+fn a_state_of_too_much_is_refused() {
+    let (here, _) = two();
+    let few = Options { open_files_max: 3, nodes_max: 10, ..going_on(options()) };
+    let to = tree(here.path(), &few);
+    let much = usize::MAX;
+    for head in [
+        HeadState { files: 4, ..head(0) },
+        HeadState { owners: much, ..head(0) },
+        HeadState { mounts: much, ..head(0) },
+        head(10),
+        head(much),
+    ] {
+        assert!(matches!(to.load(&state(&head, &[]), &|| true), Err(LoadError::TooMany { .. })), "{head:?}");
+    }
+    // Those that nobody finds count as well.
+    let gone: Vec<_> = (2..11).map(|node| NodeState { found: FoundBy::Gone, ..named(node, 0, b"") }).collect();
+    assert_eq!(to.load(&state(&head(9), &gone), &|| true).unwrap().nodes, 9);
+}
+
+#[test]
+fn records_are_not_in_reach() {
+    let (here, _) = two();
+    let security = Security::MappedFile { fmode: 0o600, dmode: 0o700 };
+    let to = tree(here.path(), &Options { security, ..going_on(options()) });
+    fs::create_dir(here.path().join("dir/.virtfs_metadata")).unwrap();
+    fs::write(here.path().join("dir/.virtfs_metadata/below"), "virtfs.uid=0\n").unwrap();
+    let head = HeadState { security: "mapped-file".to_owned(), ..head(1) };
+    let loaded = to.load(&state(&head, &[named(2, 0, b"dir/.virtfs_metadata/below")]), &|| true).unwrap();
+    assert_eq!(loaded.lost, 1);
+    assert_eq!(to.attributes(2, None), Err(Errno::STALE));
 }
 
 /// A state with something of everything.
@@ -375,7 +529,7 @@ proptest! {
                     let _ = (to.attributes(node, None), to.lookup(node, c"below"), to.open(node, libc::O_RDONLY, false));
                 }
                 to.hand_over().unwrap();
-                to.save().unwrap();
+                to.save(&|| true).unwrap();
             }
             to.clear();
             prop_assert_eq!(to.describe().nodes, 1);

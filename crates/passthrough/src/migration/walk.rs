@@ -35,17 +35,34 @@ impl<'a> Walk<'a> {
     }
 
     /// Goes the way. What is there was not looked at.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is no way, and one by names that the client does not see.
     pub(super) fn go(&mut self, way: &Way) -> Result<()> {
         let names = way.names(self.levels.len())?;
+        if let Some(mapped) = &self.tree.mapped {
+            names.iter().try_for_each(|name| mapped.existing(name))?;
+        }
         self.levels.truncate(way.kept);
         self.levels.extend(names.into_iter().map(|name| Level { name, fd: None, inode: None }));
         Ok(())
     }
 
-    /// Where we are, for people.
-    pub(super) fn path(&self) -> String {
-        let names: Vec<_> = self.levels.iter().map(|level| level.name.to_string_lossy()).collect();
-        names.join("/")
+    /// Where we are, for people: the last so many characters.
+    pub(super) fn path(&self, most: usize) -> String {
+        let mut path = String::new();
+        for level in self.levels.iter().rev() {
+            let slash = if path.is_empty() { "" } else { "/" };
+            path = format!("{}{slash}{path}", level.name.to_string_lossy());
+            if path.chars().count() > most {
+                let all = path.chars().count();
+                return format!(
+                    "\"…{}\"",
+                    path.chars().skip(all - most).flat_map(char::escape_debug).collect::<String>()
+                );
+            }
+        }
+        format!("{path:?}")
     }
 
     /// The directory that has the last name, and that name; `None` at the root.
@@ -102,7 +119,12 @@ impl<'a> Walk<'a> {
             path: None,
             read: None,
         };
-        let inode = self.tree.table.node_again(&stray, mount, Some(fd));
+        // One that can be had again by its handle holds nothing.
+        let held = handle.is_none().then_some(fd);
+        if held.is_some() && !self.tree.table.keeps_more() {
+            return Err(Errno::NFILE);
+        }
+        let inode = self.tree.table.node_again(&stray, mount, held);
         if let Some(level) = self.levels.get_mut(at) {
             level.inode = Some(Arc::clone(&inode));
         }

@@ -154,9 +154,12 @@ impl Tree {
             Ok(file) => {
                 let locked = Arc::clone(&file);
                 self.locks.wait_flock(&file, kind, move |answer| {
-                    if answer.is_ok() {
-                        sync::lock(&locked.flock).kind = Some(kind);
+                    let mut flock = sync::lock(&locked.flock);
+                    // Unless somebody else has unlocked it by now.
+                    if answer.is_ok() && flock.joined.is_some() {
+                        flock.kind = Some(kind);
                     }
+                    drop(flock);
                     drop(locked);
                     done(answer);
                 })

@@ -86,6 +86,40 @@ fn it_goes_out_and_comes_in_whole() {
     into.ask_u64(R::GET_FEATURES);
 }
 
+/// Flags of a pipe are those of both ends of a message.
+#[test]
+fn a_pipe_that_blocks_is_not_waited_for() {
+    let server = Server::with_state(1);
+    *server.shared.state.lock().unwrap() = state();
+    let mut raw = server.raw_negotiated();
+    for way in [SAVE, LOAD] {
+        let (reader, writer) = pipe().unwrap();
+        if way == SAVE {
+            assert_eq!(set_pipe(&mut raw, way, &writer), THROUGH_YOURS);
+        } else {
+            assert_eq!(set_pipe(&mut raw, way, &reader), THROUGH_YOURS);
+        }
+        rustix::io::ioctl_fionbio(&writer, false).unwrap();
+        rustix::io::ioctl_fionbio(&reader, false).unwrap();
+        // Something to do, and then nothing any more.
+        if way == SAVE {
+            rustix::io::read(&reader, &mut [0; 5000][..]).unwrap();
+        } else {
+            rustix::io::write(&writer, b"12").unwrap();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        raw.ask_u64(R::GET_FEATURES);
+        assert_eq!(check(&mut raw), 1);
+    }
+    // Sockets as well.
+    let (near, mut far) = std::os::unix::net::UnixStream::pair().unwrap();
+    assert_eq!(set_pipe(&mut raw, SAVE, &near), THROUGH_YOURS);
+    drop(near);
+    let mut moved = Vec::new();
+    far.read_to_end(&mut moved).unwrap();
+    assert!(moved == state() && check(&mut raw) == 0);
+}
+
 /// A frontend that does not read or write keeps nobody from being served.
 #[test]
 fn whoever_stalls_stalls_alone() {

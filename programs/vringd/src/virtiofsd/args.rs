@@ -99,7 +99,7 @@ pub(crate) struct Options {
     /// With find-paths: send file handles along, and take only what has the same; needs the same file system
     #[arg(long)]
     pub(crate) migration_verify_handles: bool,
-    /// With find-paths: look at each path once more before it is sent, for a directory that others change
+    /// Has no meaning: each path is looked at before it is sent in any case
     #[arg(long)]
     pub(crate) migration_confirm_paths: bool,
 

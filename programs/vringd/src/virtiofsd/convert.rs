@@ -121,7 +121,6 @@ fn directory(options: &Options) -> Result<Directory, String> {
         migration_mode: options.migration_mode,
         migration_on_error: options.migration_on_error,
         migration_verify_handles: options.migration_verify_handles,
-        migration_confirm_paths: options.migration_confirm_paths,
         execution: match options.thread_pool_size {
             0 => Execution::Inline,
             threads => Execution::Pool(threads.into()),

@@ -104,7 +104,7 @@ fn every_option_reaches_its_field() {
             Directory { migration_on_error: MigrationOnError::GuestError, ..base.clone() },
         ),
         ("--migration-verify-handles", Directory { migration_verify_handles: true, ..base.clone() }),
-        ("--migration-confirm-paths", Directory { migration_confirm_paths: true, ..base.clone() }),
+        ("--migration-confirm-paths", base.clone()),
         ("--cache always", Directory { cache: CachePolicy::Always, ..base.clone() }),
         ("--cache=Metadata", Directory { cache: CachePolicy::Metadata, ..base.clone() }),
         ("--cache never", Directory { cache: CachePolicy::Never, readdirplus: Readdirplus::Off, ..base.clone() }),

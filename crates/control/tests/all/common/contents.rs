@@ -19,7 +19,6 @@ pub(super) fn directory_info(directory: &Directory, export: &str) -> DirectoryIn
         migration_mode: (!over_9p).then_some(directory.migration_mode),
         migration_on_error: (!over_9p).then_some(directory.migration_on_error),
         migration_verify_handles: directory.migration_verify_handles,
-        migration_confirm_paths: directory.migration_confirm_paths,
         execution: directory.execution,
         execution_chosen: Execution::Inline,
         nodes: 1200,
