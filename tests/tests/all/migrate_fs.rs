@@ -183,9 +183,10 @@ fn moves(options: &[&str], without_a_name: bool) -> Result<()> {
         are_locked(shared)?;
         let (back, uri) = incoming(&lab, &here, &script, &place("back"))?;
         migrate(&mut moved, &uri)?;
-        moved.kill();
         guest = back;
         goes_on(&mut guest)?;
+        // Not before: a file without a name is there as long as somebody has it open.
+        moved.kill();
         are_locked(shared)?;
     }
     let known = here.export()?.directory.context("a directory")?.nodes;
