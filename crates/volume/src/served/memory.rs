@@ -211,6 +211,13 @@ impl Memory {
         Ok(file)
     }
 
+    /// Whether the last opening of the volume was one of this host: that has made its file before it wrote anything. What a file holds that
+    /// is another one's is [looked at](Self::contents) later.
+    pub(super) fn was_here(place: &MemoryFile, superblock: &Superblock) -> Result<bool, VolumeError> {
+        let Some(file) = Memory::find(place, superblock, None)? else { return Ok(false) };
+        Ok(cache::peek(&file.fd).map_or(true, |header| header.current > 0 || belongs(&header, superblock)))
+    }
+
     /// Keeps others away until the last duplicate of the descriptor is closed. A volume has locks of its own; a copy of it has the
     /// same name.
     pub(super) fn lock(&self) -> Result<(), VolumeError> {
@@ -283,9 +290,7 @@ impl Memory {
             let (versions, generation, found) = (header.current, header.generation, superblock.generation);
             return Err(VolumeError::NewerMemory { path: path.clone(), volume, versions, generation, found });
         }
-        let of = |epoch: u64| (epoch..epoch.saturating_add(EPOCH_STEP_MIN)).contains(&superblock.epoch);
-        let belongs = of(header.epoch) || header.next_epoch != 0 && of(header.next_epoch);
-        match (header.current, belongs) {
+        match (header.current, belongs(&header, superblock)) {
             (0, true) if !self.handed => Ok(Contents::Blank),
             (versions, true) => Ok(Contents::Versions(versions)),
             (0, false) if !self.handed => blank(),
@@ -343,6 +348,12 @@ impl Memory {
     pub(crate) fn shown(&self) -> PathBuf {
         self.path.clone().unwrap_or_else(|| PathBuf::from("memory"))
     }
+}
+
+/// Whether a memory file is of the opening that was the last to serve.
+fn belongs(header: &cache::Header, superblock: &Superblock) -> bool {
+    let of = |epoch: u64| (epoch..epoch.saturating_add(EPOCH_STEP_MIN)).contains(&superblock.epoch);
+    of(header.epoch) || header.next_epoch != 0 && of(header.next_epoch)
 }
 
 /// Why a volume must not be opened that has no memory file in its place; none if it may be.

@@ -230,9 +230,7 @@ impl OpenedVolume {
         let log = options.log.as_deref().map(open).transpose()?;
         // Before anything is made.
         let superblock = admit(options, &data, log.as_ref())?;
-        // Who gives it up takes the word of its memory back. Locks need not tell of another host, nor of what a killed daemon has left in
-        // memory there.
-        if options.migratable && superblock.memory.is_some() && awaited(&superblock).is_none() {
+        if options.migratable && !is_given_up(options, &superblock)? {
             return Err(VolumeError::NotGivenUp { path: options.path.clone() });
         }
         let memory = Memory::open(&options.memory_file, &superblock, Home::of(&options.path))?;
@@ -285,6 +283,15 @@ fn admit(
     let mut way = log.map(|log| way(&options.path, log.clone())).transpose()?;
     superblock.check_log(way.as_mut().map(|way| way as &mut dyn Blocks)).map_err(&failed)?;
     Ok(superblock)
+}
+
+/// Whether nobody else may have it: who gives it up closes it in order. Locks need not tell of another host that opens it or has it, nor of what a
+/// killed daemon has left in memory there. What was not closed is this host's where its memory is.
+fn is_given_up(options: &VolumeOptions, superblock: &Superblock) -> Result<bool, VolumeError> {
+    if superblock.clean || awaited(superblock).is_some() {
+        return Ok(true);
+    }
+    Ok(superblock.memory.is_none() && Memory::was_here(&options.memory_file, superblock)?)
 }
 
 pub(super) fn check_dirty_bytes(bytes: u64) -> Result<(), VolumeError> {
@@ -375,8 +382,6 @@ impl Opening {
             // The file is made anew: a process that is killed before the next superblock leaves none that anybody should miss.
             write_superblock(&mut home, &mut superblock).map_err(VolumeError::format(path))?;
         }
-        let cache = self.memory.cache(&contents, &superblock, self.options.dirty_bytes);
-        let cache = cache.inspect_err(|_| self.memory.remove_if_new())?;
         let versions = contents.versions();
         if versions > 0 {
             let memory = self.memory.shown();
@@ -384,7 +389,9 @@ impl Opening {
                 "goes on with what a killed server had in memory");
         }
         let is_new = contents == Contents::Blank && self.disk.is_none();
-        let started = self.start(superblock, cache, &mut home).inspect_err(|_| {
+        let cache = self.memory.cache(&contents, &superblock, self.options.dirty_bytes);
+        let cache = cache.inspect_err(|_| self.memory.remove_if_new());
+        let started = cache.and_then(|cache| self.start(superblock, cache, &mut home)).inspect_err(|_| {
             // Nobody has written by it: who opens it next misses nothing.
             if is_new && let Err(error) = read_superblock(&mut home).and_then(|mut found| close(&mut home, &mut found))
             {
@@ -545,46 +552,5 @@ impl LoggedStorage {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::served::tools;
-
-    /// Locks of a device are each host's own, and memory is too: what another host has not given up is not taken.
-    #[test]
-    fn a_volume_that_was_not_given_up_elsewhere_is_not_taken() {
-        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
-        let at = |name: &str| VolumeOptions {
-            memory_file: MemoryFile::Path(directory.path().join(name).with_extension("memory")),
-            migratable: true,
-            ..VolumeOptions::new(directory.path().join(name))
-        };
-        let (here, there) = (at("here"), at("there"));
-        let options = tools::CreateOptions {
-            size_bytes: 1 << 20,
-            log_bytes: 1 << 20,
-            force: false,
-            created_by: "a test".to_owned(),
-        };
-        tools::create(&here, &options, &mut |_| {}).unwrap();
-        let served = here.open().unwrap().start().unwrap();
-        // As another host sees it, which has neither these locks nor that memory.
-        std::fs::copy(&here.path, &there.path).unwrap();
-        let refused = || there.open().map(drop).unwrap_err().to_string();
-        assert!(refused().contains("is the memory file that volume"), "{}", refused());
-        {
-            let mut blocks =
-                way(&there.path, Arc::new(FileStorage::open(&there.file(&there.path, false)).unwrap())).unwrap();
-            let mut superblock = read_superblock(&mut blocks).unwrap();
-            superblock.memory.as_mut().unwrap().boot = crate::format::Uuid::from_u128(7);
-            write_superblock(&mut blocks, &mut superblock).unwrap();
-        }
-        assert!(refused().contains("was not given up") && refused().contains("vringd volume replay"), "{}", refused());
-        there.look().unwrap();
-        // Whoever knows that the other one is gone says so.
-        let known = VolumeOptions { migratable: false, ..there.clone() };
-        tools::replay(&known, &tools::Discard::default(), &mut |_| {}).unwrap();
-        drop(there.open().unwrap());
-        drop(served);
-        drop(here.open().unwrap());
-    }
-}
+#[path = "open_tests.rs"]
+mod tests;

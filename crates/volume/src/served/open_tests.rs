@@ -1,0 +1,84 @@
+use super::*;
+use crate::served::epoch::EPOCH_STEP_MIN;
+use crate::served::tools;
+
+/// A volume in `directory` that changes hands.
+fn made(directory: &Path, name: &str) -> VolumeOptions {
+    let memory_file = MemoryFile::Path(directory.join(name).with_extension("memory"));
+    let at = VolumeOptions { memory_file, migratable: true, ..VolumeOptions::new(directory.join(name)) };
+    let options =
+        tools::CreateOptions { size_bytes: 1 << 20, log_bytes: 1 << 20, force: false, created_by: "a test".to_owned() };
+    tools::create(&at, &options, &mut |_| {}).unwrap();
+    at
+}
+
+fn change(at: &VolumeOptions, change: impl FnOnce(&mut Superblock)) -> Superblock {
+    let file = Arc::new(FileStorage::open(&at.file(&at.path, false)).unwrap());
+    let mut blocks = way(&at.path, file).unwrap();
+    let mut superblock = read_superblock(&mut blocks).unwrap();
+    change(&mut superblock);
+    write_superblock(&mut blocks, &mut superblock).unwrap();
+    superblock
+}
+
+/// There is no word of memory in what an opening writes first, nor in what one without a memory file writes.
+#[test]
+fn a_volume_that_is_being_opened_elsewhere_is_not_taken() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let at = made(directory.path(), "disk");
+    let MemoryFile::Path(memory) = &at.memory_file else { unreachable!("it has a path") };
+    let open = || at.open().map(drop).map_err(|error| error.to_string());
+    let superblock = change(&at, |superblock| superblock.clean = false);
+    assert!(open().unwrap_err().contains("was not given up") && !memory.exists());
+    // A killed opening of this host has left its file, however far it was.
+    std::fs::write(memory, "").unwrap();
+    open().unwrap();
+    let left = |epoch: u64| {
+        let file = Memory::open(&at.memory_file, &superblock, None).unwrap();
+        drop(file.cache(&Contents::Blank, &Superblock { epoch, ..superblock.clone() }, 1 << 20).unwrap());
+    };
+    left(superblock.epoch);
+    open().unwrap();
+    // And one that others have gone on without says nothing.
+    left(superblock.epoch + EPOCH_STEP_MIN);
+    assert!(open().unwrap_err().contains("was not given up"));
+}
+
+#[test]
+fn a_volume_that_gets_no_memory_is_closed_again() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let at = made(directory.path(), "disk");
+    let opened = OpenedVolume::new(&at).unwrap();
+    let fd = std::fs::File::open(opened.memory.shown()).unwrap().into();
+    let unusable = OpenedVolume { memory: Memory { fd, ..opened.memory }, ..opened };
+    assert!(matches!(unusable.start(), Err(VolumeError::Memory { .. })));
+    assert!(tools::info(&at).unwrap().clean);
+    drop(at.open().unwrap().start().unwrap());
+}
+
+/// Locks of a device are each host's own, and memory is too: what another host has not given up is not taken.
+#[test]
+fn a_volume_that_was_not_given_up_elsewhere_is_not_taken() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let here = made(directory.path(), "here");
+    let there = VolumeOptions {
+        path: directory.path().join("there"),
+        memory_file: MemoryFile::Path(directory.path().join("there.memory")),
+        ..here.clone()
+    };
+    let served = here.open().unwrap().start().unwrap();
+    // As another host sees it, which has neither these locks nor that memory.
+    std::fs::copy(&here.path, &there.path).unwrap();
+    let refused = || there.open().map(drop).unwrap_err().to_string();
+    assert!(refused().contains("is the memory file that volume"), "{}", refused());
+    let other = crate::format::Uuid::from_u128(7);
+    change(&there, |superblock| superblock.memory.as_mut().unwrap().boot = other);
+    assert!(refused().contains("was not given up") && refused().contains("vringd volume replay"), "{}", refused());
+    there.look().unwrap();
+    // Whoever knows that the other one is gone says so.
+    let known = VolumeOptions { migratable: false, ..there.clone() };
+    tools::replay(&known, &tools::Discard::default(), &mut |_| {}).unwrap();
+    drop(there.open().unwrap());
+    drop(served);
+    drop(here.open().unwrap());
+}
