@@ -154,10 +154,7 @@ impl FileStorage {
     /// As for [`Storage::set_execution`].
     pub fn start_threads(&self, execution: Execution) -> Result<(), OpenError> {
         WORK.prepare();
-        if execution != Execution::Auto {
-            self.set_execution(execution)?;
-        }
-        Ok(())
+        Ok(self.set_execution(execution)?)
     }
 
     /// As [`FileStorage::open`], and starts no thread unless the execution is a pool.

@@ -7,7 +7,7 @@ use super::blocking::StorageBlocks;
 use super::epoch::next_epoch;
 use super::error::VolumeError;
 use super::memory::{self, Home, Memory};
-use super::open::{Opening, VolumeOptions, check_dirty_bytes, way};
+use super::open::{Opening, VolumeOptions, check_dirty_bytes, on_the_spot, way};
 use super::{LoggedOptions, LoggedStorage, pair};
 use crate::format::{FormatError, Superblock, close, read_superblock};
 use crate::recover::Recovered;
@@ -93,7 +93,7 @@ pub(super) fn check_pair(log: &LogFile, disk: &Arc<dyn Storage>, unmarked: bool)
 }
 
 fn file_options(log: &LogFile, lock: bool) -> FileOptions {
-    FileOptions { direct: log.direct, lock, ..FileOptions::new(&log.path) }
+    on_the_spot(FileOptions { direct: log.direct, lock, ..FileOptions::new(&log.path) })
 }
 
 fn superblock(path: &Path, file: &Arc<FileStorage>) -> Result<Superblock, VolumeError> {

@@ -189,7 +189,8 @@ impl Look for VolumeOptions {
     /// As a reader: the log is not replayed, nor is what a killed server has left in memory looked for, as there may be a server that lives.
     fn look(&self) -> Result<(Description, u64), OpenError> {
         let reader = |path: &Path| {
-            FileStorage::open_without_threads(&FileOptions { lock: false, ..self.file(path, true) }).map(Arc::new)
+            let file = FileOptions { lock: false, ..self.file(path, true) };
+            FileStorage::open_without_threads(&on_the_spot(file)).map(Arc::new)
         };
         let data = reader(&self.path)?;
         memory::check_place(&self.memory_file)?;
@@ -225,7 +226,8 @@ impl OpenedVolume {
     /// Opens and locks the files. Changes nothing but that there is a memory file.
     pub(crate) fn new(options: &VolumeOptions) -> Result<OpenedVolume, VolumeError> {
         check_dirty_bytes(options.dirty_memory.0)?;
-        let open = |path: &Path| FileStorage::open_without_threads(&options.file(path, false)).map(Arc::new);
+        let open =
+            |path: &Path| FileStorage::open_without_threads(&on_the_spot(options.file(path, false))).map(Arc::new);
         let data = open(&options.path)?;
         let log = options.log.as_deref().map(open).transpose()?;
         // Before anything is made.
@@ -263,6 +265,12 @@ impl OpenedVolume {
         };
         opening.replay(progress)
     }
+}
+
+/// The file as it is read before there are threads: io_uring starts some for a read that waits, and the kernel lets no process with threads
+/// into a sandbox.
+pub(super) fn on_the_spot(file: FileOptions) -> FileOptions {
+    FileOptions { execution: Execution::Inline, ..file }
 }
 
 fn whole_superblock(path: &Path, data: &Arc<FileStorage>) -> Result<Superblock, VolumeError> {

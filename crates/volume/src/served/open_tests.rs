@@ -82,3 +82,27 @@ fn a_volume_that_was_not_given_up_elsewhere_is_not_taken() {
     drop(served);
     drop(here.open().unwrap());
 }
+
+/// Not even the kernel has any for this thread: what is dirty in the page cache is written before it is read past that.
+#[test]
+fn no_thread_is_there_before_it_starts() {
+    let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let workers = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+        let mine = format!("iou-wrk-{}", rustix::thread::gettid().as_raw_nonzero());
+        names.filter(|name| name.trim() == mine).count()
+    };
+    // Threads of others are made here.
+    let at = std::thread::scope(|scope| scope.spawn(|| made(directory.path(), "from")).join().unwrap());
+    for migratable in [false, true] {
+        let memory_file = MemoryFile::Path(memory.path().join("memory"));
+        let at = VolumeOptions { path: directory.path().join("disk"), memory_file, migratable, ..at.clone() };
+        std::fs::copy(directory.path().join("from"), &at.path).unwrap();
+        at.look().unwrap();
+        assert_eq!(workers(), 0);
+        drop(at.open().unwrap());
+        assert_eq!(workers(), 0);
+    }
+}
