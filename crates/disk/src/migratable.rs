@@ -9,7 +9,7 @@ use crate::StorageSpec;
 use engine::{Completion, Io, Solo, Token};
 use std::io;
 use std::path::PathBuf;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -36,8 +36,8 @@ const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(5);
 
 /// See the module.
 struct Migratable {
-    /// Held while it is taken or given up.
-    changing: Mutex<()>,
+    /// Held while it is taken or given up. In it, the end of a volume that is being closed.
+    changing: Mutex<Option<End>>,
     state: Mutex<State>,
     is_volume: bool,
 }
@@ -48,7 +48,12 @@ struct State {
     has: Has,
     /// The kernel's number of what kept something from stable storage. It says that once, and the next flush succeeds.
     failed: Option<i32>,
+    /// It was open here, and is not closed in order yet: nobody else can take it.
+    is_unclosed: bool,
 }
+
+/// What a thread says that closes a volume.
+type End = Receiver<Result<(), StorageError>>;
 
 enum Has {
     /// What it was when it was last seen, and its size in bytes.
@@ -103,19 +108,20 @@ fn promised(about: Description) -> Description {
 impl Migratable {
     fn new(spec: StorageSpec, has: Has) -> Migratable {
         let is_volume = spec.migratable().and_then(Look::volume).is_some();
-        Migratable { changing: Mutex::default(), state: Mutex::new(State { spec, has, failed: None }), is_volume }
+        let state = State { spec, has, failed: None, is_unclosed: false };
+        Migratable { changing: Mutex::default(), state: Mutex::new(state), is_volume }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn changing(&self) -> MutexGuard<'_, ()> {
+    fn changing(&self) -> MutexGuard<'_, Option<End>> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The same for whoever must not wait for as long as it takes to open it, or to bring everything to stable storage.
-    fn changing_soon(&self) -> Option<MutexGuard<'_, ()>> {
+    fn changing_soon(&self) -> Option<MutexGuard<'_, Option<End>>> {
         let end = Instant::now() + CHANGE_PATIENCE;
         loop {
             match self.changing.try_lock() {
@@ -131,6 +137,53 @@ impl Migratable {
         let source = || io::Error::other("it is not held: ask the daemon whose guest runs");
         let open = self.held().ok_or_else(|| StorageError::Io { action: Action::Flush, source: source() })?;
         open.volume().map_or(Ok(()), sync)
+    }
+
+    /// Waits for the end of a close, `by` then at the latest: it goes on by itself.
+    fn ended(&self, closing: &mut Option<End>, by: Instant) -> Result<bool, StorageError> {
+        let Some(end) = closing else { return Ok(false) };
+        let ended = match end.recv_timeout(by.saturating_duration_since(Instant::now())) {
+            Ok(ended) => ended,
+            Err(RecvTimeoutError::Timeout) => return Err(unclosed(io::ErrorKind::TimedOut, "it is not closed yet")),
+            Err(RecvTimeoutError::Disconnected) => Err(unclosed(io::ErrorKind::Other, "what closed it has panicked")),
+        };
+        *closing = None;
+        self.state().is_unclosed = ended.is_err();
+        ended.map(|()| true)
+    }
+
+    /// Sees to the close of what was open here, and begins it anew where it has failed. Whether there was anything to be closed.
+    fn closed(&self, closing: &mut Option<End>, by: Instant) -> Result<bool, StorageError> {
+        let (spec, target) = match &*self.state() {
+            State { spec, has: Has::Seen(about, _), is_unclosed: true, .. } => (spec.clone(), about.target.clone()),
+            _ => return Ok(false),
+        };
+        if closing.is_none() {
+            let close = move || {
+                let look = spec.migratable().ok_or_else(|| io::ErrorKind::Unsupported.into());
+                // Another host may have gone on with it.
+                let left = written(&spec).try_for_each(|path| forget_cached(&path));
+                look.and_then(|look| left.and_then(|()| look.close_left()).map_err(io::Error::other)).map_err(writing)
+            };
+            *closing = Some(closing_by(target, by, close)?);
+        }
+        self.ended(closing, by)
+    }
+
+    /// Waits until this process itself lets go of what it closes.
+    fn let_go(&self, closing: &mut Option<End>, is_wanted: &dyn Fn() -> bool) -> Result<(), OpenError> {
+        let end = Instant::now() + TAKE_PATIENCE;
+        // What fails is found by whoever opens it.
+        while self.ended(closing, Instant::now() + LOOK_AGAIN_AFTER).is_err() && closing.is_some() {
+            let path = PathBuf::from(self.describe().target);
+            if Instant::now() >= end {
+                return Err(OpenError::Closing { path, seconds: TAKE_PATIENCE.as_secs() });
+            }
+            if !is_wanted() {
+                return Err(OpenError::Unwanted { path });
+            }
+        }
+        Ok(())
     }
 
     /// No request is for the storage itself.
@@ -171,7 +224,7 @@ fn opened(spec: &StorageSpec, is_wanted: &dyn Fn() -> bool) -> Result<Arc<dyn St
 
 impl Custody for Migratable {
     fn take(&self, is_wanted: &dyn Fn() -> bool) -> Result<Arc<dyn Storage>, OpenError> {
-        let _changing = self.changing();
+        let mut closing = self.changing();
         let (spec, before_bytes) = {
             let state = self.state();
             match &state.has {
@@ -179,6 +232,7 @@ impl Custody for Migratable {
                 Has::Seen(_, capacity_bytes) => (state.spec.clone(), *capacity_bytes),
             }
         };
+        self.let_go(&mut closing, is_wanted)?;
         let open = opened(&spec, is_wanted)?;
         let (path, present_bytes) = (open.describe().target, open.capacity_bytes());
         if present_bytes < before_bytes {
@@ -190,20 +244,21 @@ impl Custody for Migratable {
         if let (Some(volume), Some(status)) = (open.volume(), state.volume_unheld()) {
             volume.set_sync(status.sync);
         }
-        state.has = Has::Open(open.clone());
+        (state.has, state.is_unclosed) = (Has::Open(open.clone()), false);
         Ok(open)
     }
 
     fn give_up(&self, patience: Duration) -> Result<bool, StorageError> {
-        let written_back_by = Instant::now() + patience;
-        let _changing = self.changing();
-        let Some(open) = self.held() else { return Ok(false) };
+        let by = Instant::now() + patience;
+        let closed_by = || by.max(Instant::now() + CLOSED_SOON);
+        let mut closing = self.changing();
+        let Some(open) = self.held() else { return self.closed(&mut closing, closed_by()) };
         if let Some(errno) = self.state().failed {
             return Err(StorageError::errno(Action::Flush, errno));
         }
         // What fails there is kept, in the log and in memory, and tried again.
         let write_back = |volume: &dyn VolumeControl| {
-            volume.sync_within(written_back_by.saturating_duration_since(Instant::now()).max(WRITTEN_BACK_SOON))
+            volume.sync_within(by.saturating_duration_since(Instant::now()).max(WRITTEN_BACK_SOON))
         };
         // A sync that somebody else has asked for ends with this one, and lets go of it.
         open.volume().map_or(Ok(()), write_back)?;
@@ -219,16 +274,30 @@ impl Custody for Migratable {
             Some(volume) => write_back(volume)?,
             None => flush(&*open)?.inspect_err(|error| self.state().failed = Some(error.raw_errno()))?,
         }
-        let (about, capacity_bytes) = (promised(open.describe()), open.capacity_bytes());
+        let (about, capacity_bytes, is_volume) =
+            (promised(open.describe()), open.capacity_bytes(), open.volume().is_some());
+        // Where there is no thread for it, nothing has changed.
+        let (gives, given) = channel::<Arc<dyn Storage>>();
+        if is_volume {
+            let close = move || given.recv().map_or(Ok(()), close);
+            *closing = Some(closing_by(about.target.clone(), closed_by(), close)?);
+        }
         tracing::info!(path = about.target, "the image is given up: no guest runs");
-        let kept = std::mem::replace(&mut self.state().has, Has::Seen(about, capacity_bytes));
+        // Nobody who only looks waits for what comes.
+        let kept = {
+            let mut state = self.state();
+            state.is_unclosed = is_volume;
+            std::mem::replace(&mut state.has, Has::Seen(about, capacity_bytes))
+        };
         drop(kept);
-        // It is closed by this, and nobody who only looks waits for it.
-        if open.volume().is_none() {
+        if !is_volume {
+            // It is closed by this.
             drop(open);
             return Ok(true);
         }
-        closed_by(open, written_back_by).map(|()| true)
+        // It waits for that.
+        let _ = gives.send(open);
+        self.ended(&mut closing, closed_by())
     }
 
     fn held(&self) -> Option<Arc<dyn Storage>> {
@@ -239,7 +308,8 @@ impl Custody for Migratable {
     }
 
     fn is_held(&self) -> bool {
-        matches!(self.state().has, Has::Open(_))
+        let state = self.state();
+        state.is_unclosed || matches!(state.has, Has::Open(_))
     }
 
     fn is_changing(&self) -> bool {
@@ -251,21 +321,61 @@ impl Custody for Migratable {
     }
 }
 
-/// Closes a volume, by a thread that is left to that where it takes longer: what is written last is bounded by nothing else. The volume's locks
-/// are held until it has ended.
-fn closed_by(volume: Arc<dyn Storage>, by: Instant) -> Result<(), StorageError> {
-    let failed = |source| StorageError::Io { action: Action::Write, source };
-    let (sender, closed) = channel();
+/// Dropped, it is closed, as any disk: the process does not end before.
+impl Drop for Migratable {
+    fn drop(&mut self) {
+        let closing = self.changing.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // What fails then is told by the thread.
+        let _ = closing.take().map(|end| end.recv());
+    }
+}
+
+fn writing(source: io::Error) -> StorageError {
+    StorageError::Io { action: Action::Write, source }
+}
+
+fn unclosed(kind: io::ErrorKind, why: &str) -> StorageError {
+    writing(io::Error::new(kind, why.to_owned()))
+}
+
+fn close(volume: Arc<dyn Storage>) -> Result<(), StorageError> {
+    let closed = volume.volume().map_or(Ok(()), VolumeControl::close);
+    // Its locks go with it.
+    drop(volume);
+    closed
+}
+
+/// Has a thread close a volume, which is left to that: what is written last is bounded by nothing else. The volume's locks are held until it
+/// has ended. Behind `by` nobody need wait, so that it says itself how that went.
+fn closing_by(
+    target: String,
+    by: Instant,
+    close: impl FnOnce() -> Result<(), StorageError> + Send + 'static,
+) -> Result<End, StorageError> {
+    let (sender, end) = channel();
     let close = move || {
-        let result = volume.volume().map_or(Ok(()), VolumeControl::close);
-        drop(volume);
+        let closed = close().map_err(|error| {
+            unclosed(
+                io::ErrorKind::Other,
+                &format!(
+                    "it is not closed in order: {error}; that is tried again while no guest runs, and `vringd volume replay` closes it when \
+                     this daemon has ended"
+                ),
+            )
+        });
+        let is_late = Instant::now() >= by;
+        match &closed {
+            Err(error) if is_late => {
+                tracing::error!(path = target, %error, "the volume cannot be taken by another daemon");
+            }
+            Ok(()) if is_late => tracing::info!(path = target, "the volume is closed at last"),
+            _ => {}
+        }
         // Nobody may wait for it any more.
-        let _ = sender.send(result);
+        let _ = sender.send(closed);
     };
-    std::thread::Builder::new().name(CLOSE_THREAD.to_owned()).spawn(close).map_err(failed)?;
-    let patience = by.saturating_duration_since(Instant::now()).max(CLOSED_SOON);
-    let late = || failed(io::Error::new(io::ErrorKind::TimedOut, "it is not closed yet"));
-    closed.recv_timeout(patience).unwrap_or_else(|_| Err(late()))
+    std::thread::Builder::new().name(CLOSE_THREAD.to_owned()).spawn(close).map_err(writing)?;
+    Ok(end)
 }
 
 /// The outer error is of a flush that nobody has begun.
@@ -320,6 +430,10 @@ impl Storage for Migratable {
             let message =
                 format!("{target} could not be flushed ({why}) and is kept: remove its export and its disk first");
             return Err(std::io::Error::other(message));
+        }
+        if self.state().is_unclosed {
+            let target = self.describe().target;
+            return Err(std::io::Error::other(format!("{target} is not closed in order yet: try again when it is")));
         }
         match self.held() {
             Some(open) => open.hand_over(),

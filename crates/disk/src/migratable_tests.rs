@@ -355,6 +355,7 @@ fn what_was_promised_stays_so() {
     let storage = Migratable::new(spec, Has::Open(open));
     assert!(storage.describe().discard);
     storage.give_up(PATIENCE).unwrap_err();
+    assert!(storage.give_up(PATIENCE).unwrap());
     assert!(storage.describe().discard && storage.hand_over().unwrap().seen.unwrap().discard);
 }
 
@@ -424,11 +425,39 @@ fn a_close_that_hangs_holds_nobody_up() {
     let (ends, end) = std::sync::mpsc::channel::<()>();
     let below = opened(&plain(&spec));
     let here = Migratable::new(spec.clone(), Has::Open(Arc::new(Hangs { below, end: std::sync::Mutex::new(end) })));
-    let refused = here.give_up(Duration::ZERO).unwrap_err().to_string();
-    assert!(refused.contains("is not closed yet") && !here.is_held() && !here.is_changing(), "{refused}");
+    let wait = || here.give_up(Duration::ZERO).map_err(|error| error.to_string());
+    for _ in 0..2 {
+        let refused = wait().unwrap_err();
+        assert!(refused.contains("is not closed yet") && here.is_held() && !here.is_changing(), "{refused}");
+        assert!(here.held().is_none() && here.hand_over().is_err());
+    }
     assert!(matches!(plain(&spec).open(), Err(OpenError::Locked { .. })));
+    // Its own guest waits for it as for another daemon.
+    let refused = here.take(&|| true).map(drop).unwrap_err().to_string();
+    assert!(refused.contains("still being closed after 5 s, by this daemon"), "{refused}");
+    assert!(matches!(here.take(&|| false).map(drop), Err(OpenError::Unwanted { .. })));
     drop(ends);
+    assert_eq!(wait(), Ok(true));
+    assert!(!here.is_held() && here.hand_over().is_ok());
     drop(custody(&opened(&spec)).take(&|| true).unwrap());
+}
+
+/// As that of any disk does.
+#[test]
+fn the_end_of_a_disk_waits_for_its_close() {
+    let directory = place();
+    let [_, _, spec, _] = images(&directory);
+    let (ends, end) = std::sync::mpsc::channel::<()>();
+    let below = opened(&plain(&spec));
+    let here = Migratable::new(spec.clone(), Has::Open(Arc::new(Hangs { below, end: std::sync::Mutex::new(end) })));
+    here.give_up(Duration::ZERO).unwrap_err();
+    scope(|scope| {
+        let ending = scope.spawn(|| drop(here));
+        sleep(Duration::from_millis(100));
+        assert!(!ending.is_finished());
+        drop(ends);
+    });
+    drop(plain(&spec).open().unwrap());
 }
 
 struct Hangs {
@@ -448,15 +477,35 @@ impl Drop for Hangs {
     }
 }
 
-/// What fails then is told, though there is nothing that could be kept.
+/// What fails then is told, and tried again: nobody else can take it.
 #[test]
-fn a_volume_that_is_not_closed_in_order_is_given_up_with_an_error() {
+fn a_volume_that_is_not_closed_in_order_is_closed_again() {
     let directory = place();
-    let [_, _, spec, _] = images(&directory);
-    let here = Migratable::new(spec.clone(), Has::Open(Arc::new(NoHoles(opened(&plain(&spec))))));
-    assert_eq!(here.give_up(PATIENCE).unwrap_err().raw_errno(), libc::ENOSPC);
-    assert!(!here.is_held() && !here.give_up(PATIENCE).unwrap());
-    drop(custody(&opened(&spec)).take(&|| true).unwrap());
+    for spec in images(&directory).into_iter().skip(2) {
+        let StorageSpec::Volume(at) = plain(&spec) else { unreachable!("it is a volume") };
+        let fails = || {
+            let here = Migratable::new(spec.clone(), Has::Open(Arc::new(NoHoles(opened(&plain(&spec))))));
+            let left = [at.path.clone(), at.path.with_extension("memory")].map(|path| (std::fs::read(&path), path));
+            let refused = here.give_up(PATIENCE).unwrap_err().to_string();
+            assert!(refused.contains("not closed in order") && refused.contains("vringd volume replay"), "{refused}");
+            assert!(here.is_held() && here.held().is_none() && here.hand_over().is_err());
+            // What is below has been closed by its end.
+            left.into_iter().for_each(|(bytes, path)| std::fs::write(path, bytes.unwrap()).unwrap());
+            assert!(!volume::tools::info(&at).unwrap().clean && at.path.with_extension("memory").exists());
+            here
+        };
+        let here = fails();
+        assert!(here.give_up(PATIENCE).unwrap() && !here.is_held() && !here.give_up(PATIENCE).unwrap());
+        assert!(volume::tools::info(&at).unwrap().clean && !at.path.with_extension("memory").exists());
+        // Whoever has gone on with it has closed it.
+        let here = fails();
+        drop(plain(&spec).open().unwrap().start().unwrap());
+        assert!(here.give_up(PATIENCE).unwrap() && !here.is_held());
+        // Or a guest here does.
+        let here = fails();
+        drop(here.take(&|| true).unwrap());
+        assert!(here.give_up(PATIENCE).unwrap() && !here.is_held());
+    }
 }
 
 /// A request that is for nobody changes nothing.

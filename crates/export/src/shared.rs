@@ -164,16 +164,12 @@ impl Shared {
             }
             Err(why) => {
                 let before = self.lock().kept.replace(why.clone());
-                if self.device.is_held() && before.as_ref() != Some(&why) {
+                if before.as_ref() != Some(&why) {
                     tracing::error!(
                         export = self.name(),
                         why,
                         "what it serves is kept, and no other daemon can take it"
                     );
-                }
-                if !self.device.is_held() {
-                    self.engine().sweep_files();
-                    tracing::error!(export = self.name(), why, "what it serves is given up, and not closed in order");
                 }
             }
         }

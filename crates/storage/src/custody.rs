@@ -12,6 +12,14 @@ pub trait Look {
     /// As for [`Kind::open`](crate::Kind::open).
     fn look(&self) -> Result<(Description, u64), OpenError>;
 
+    /// Closes what this host has had open and could not close. Does nothing where somebody else has gone on with it.
+    ///
+    /// # Errors
+    /// As for [`Kind::open`](crate::Kind::open), and what could not be written.
+    fn close_left(&self) -> Result<(), OpenError> {
+        Ok(())
+    }
+
     /// What can be said of a volume, or of a log in front of an image, before anybody has it. `None`: it is neither.
     fn volume(&self) -> Option<VolumeStatus> {
         None
@@ -35,14 +43,14 @@ pub trait Custody: Send + Sync {
     ///
     /// # Errors
     /// Something is under way, or cannot be brought to stable storage: this process keeps it, so that nobody goes on with less. What
-    /// could not be brought there once is not tried again: kernels tell of it once. Or it was given up, as [`is_held`](Custody::is_held) says
-    /// then, and a volume could not be closed in order.
+    /// could not be brought there once is not tried again: kernels tell of it once. Or a volume is not closed in order yet, which goes on: this
+    /// waits for that the next time, and begins it anew where it has failed.
     fn give_up(&self, patience: Duration) -> Result<bool, StorageError>;
 
     /// What requests go to while this process has it. Whoever gets it keeps it from being given up.
     fn held(&self) -> Option<Arc<dyn Storage>>;
 
-    /// Whether this process has it.
+    /// Whether this process has it, or has not closed it in order yet.
     fn is_held(&self) -> bool;
 
     /// Whether it is being taken or given up.

@@ -168,6 +168,13 @@ pub enum OpenError {
         /// How long it was waited for.
         seconds: u64,
     },
+    /// {path}: is still being closed after {seconds} s, by this daemon, whose guest has stopped: look at its device, and try again
+    Closing {
+        /// The file.
+        path: PathBuf,
+        /// How long it was waited for.
+        seconds: u64,
+    },
     /// {path}: has {present_bytes} bytes, and had {before_bytes} when it was looked at: add the disk again
     Shrunk {
         /// The file.

@@ -109,6 +109,11 @@ impl VolumeOptions {
         FileOptions { direct: self.direct, read_only, lock: self.lock, ..FileOptions::new(path) }
     }
 
+    fn reader(&self, path: &Path) -> Result<Arc<FileStorage>, OpenError> {
+        let file = FileOptions { lock: false, ..self.file(path, true) };
+        FileStorage::open_without_threads(&on_the_spot(file)).map(Arc::new)
+    }
+
     fn logged(&self) -> LoggedOptions {
         LoggedOptions { dirty_bytes: self.dirty_memory.0, sync: self.sync, ..LoggedOptions::default() }
     }
@@ -188,10 +193,7 @@ impl Kind for VolumeOptions {
 impl Look for VolumeOptions {
     /// As a reader: the log is not replayed, nor is what a killed server has left in memory looked for, as there may be a server that lives.
     fn look(&self) -> Result<(Description, u64), OpenError> {
-        let reader = |path: &Path| {
-            let file = FileOptions { lock: false, ..self.file(path, true) };
-            FileStorage::open_without_threads(&on_the_spot(file)).map(Arc::new)
-        };
+        let reader = |path: &Path| self.reader(path);
         let data = reader(&self.path)?;
         memory::check_place(&self.memory_file)?;
         // Whose memory it is could not be told.
@@ -200,6 +202,17 @@ impl Look for VolumeOptions {
         let (below, _) = self.file(&self.path, false).look()?;
         let about = described(&below, self.path.display().to_string());
         Ok((about.executed(self.execution), superblock.capacity_bytes))
+    }
+
+    fn close_left(&self) -> Result<(), OpenError> {
+        if whole_superblock(&self.path, &self.reader(&self.path)?)?.clean {
+            return Ok(());
+        }
+        match OpenedVolume::new(self).and_then(OpenedVolume::start) {
+            Ok(volume) => Ok(volume.close()?),
+            Err(VolumeError::NotGivenUp { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn volume(&self) -> Option<VolumeStatus> {
