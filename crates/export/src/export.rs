@@ -273,13 +273,18 @@ impl Export {
         while !self.has_ended() {
             let now = Instant::now();
             if now >= deadline && !(self.shared.device.changes_hands() && now < patient) {
-                self.shared.fail(&ExportError::Undrained.to_string());
-                return Err(ExportError::Undrained);
+                return Err(self.undrained());
             }
             std::thread::sleep(LOOK_AGAIN_AFTER);
         }
         self.end();
         Ok(())
+    }
+
+    /// What it served does not answer: it has failed, and is to be ended again later.
+    pub fn undrained(&self) -> ExportError {
+        self.shared.fail(&ExportError::Undrained.to_string());
+        ExportError::Undrained
     }
 
     fn has_ended(&self) -> bool {

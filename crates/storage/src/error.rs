@@ -109,9 +109,10 @@ impl StorageError {
         matches!(self.raw_errno(), libc::ENOSPC | libc::EDQUOT)
     }
 
-    /// Whether it has not ended in time: it may yet.
+    /// Whether it has not ended in time: it may yet. Where the kernel says that it took too long, it has ended.
     pub fn is_timeout(&self) -> bool {
-        matches!(self, StorageError::Io { source, .. } if source.kind() == std::io::ErrorKind::TimedOut)
+        let StorageError::Io { source, .. } = self else { return false };
+        source.kind() == std::io::ErrorKind::TimedOut && source.raw_os_error().is_none()
     }
 }
 

@@ -5,6 +5,7 @@ use crate::clients::Server;
 use crate::confine::Held;
 use crate::convert;
 use crate::directory;
+use crate::disks::is_late;
 use crate::failure::field;
 use crate::limit::Groups;
 use crate::live::Jobs;
@@ -302,10 +303,16 @@ impl control::Daemon for Daemon {
         if export.connected() && !force {
             return Err(ApiError::Connected { name: name.to_owned() });
         }
-        if let Some(disk) = self.disk_of(name).filter(|disk| disk.owner().is_some()) {
+        let own = self.disk_of(name).filter(|disk| disk.owner().is_some());
+        if let Some(disk) = &own {
             self.jobs.check_copied(disk.name())?;
         }
         export.end_soon().map_err(|error| convert::export_error(error, name))?;
+        // Closed by its end, it would hold up all who change something, for as long as it takes.
+        if own.as_deref().is_some_and(is_late) {
+            return Err(convert::export_error(export.undrained(), name));
+        }
+        drop(own);
         let served = self.exports.write().unwrap_or_else(PoisonError::into_inner).remove(name);
         self.upgrade.forget(name);
         drop(export);

@@ -30,6 +30,13 @@ fn disk_out(disk: &Disk, users: Vec<User>) -> api::Disk {
     }
 }
 
+/// Whether what changes hands, and was to be given up by the end of its export, still does not answer.
+pub(crate) fn is_late(disk: &Disk) -> bool {
+    let storage = disk.storage();
+    let held = storage.custody().filter(|custody| custody.is_held());
+    held.is_some_and(|custody| custody.give_up(PATIENCE).is_err_and(|error| error.is_timeout()))
+}
+
 impl Daemon {
     /// Adds a disk that stays until it is removed.
     pub(crate) fn add_disk(&self, new: NewDisk, contents: Contents) -> Result<api::Disk, ApiError> {

@@ -1,7 +1,10 @@
 use super::*;
 use control::Daemon as _;
 use control::model::{ByteSize, Resize, Settings, SyncMode};
+use engine::{Completion, Io, Token};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use storage::{Action, Custody, Description, Execution, Handed, OpenError, Step, Storage, Task};
 
 /// A daemon without workers, and a directory for what it serves.
 struct Place {
@@ -183,4 +186,93 @@ fn the_end_of_the_daemon_closes_everything() {
     assert!(place.daemon.disks().unwrap().is_empty() && place.daemon.exports().unwrap().is_empty());
     place.disk("1", &file(&one, false)).unwrap();
     place.disk("2", &file(&two, false)).unwrap();
+}
+
+#[test]
+fn an_export_whose_disk_hangs_goes_when_that_answers() {
+    let place = Place::new();
+    let (one, two) = (place.image("1.img"), place.image("2.img"));
+    place.disk("2", &file(&two, false)).unwrap();
+    place.export("b", "disk = '2'").unwrap();
+    place.export("a", &format!("storage = {{ {} }}", file(&one, false))).unwrap();
+    let hangs = Arc::new(Hangs(AtomicBool::new(true), place.daemon.disks.get("2").unwrap().0.storage()));
+    // Of a disk of its own name nothing ends with the export.
+    for name in ["a", "2"] {
+        place.daemon.disks.get(name).unwrap().0.replace(None, hangs.clone());
+    }
+    place.daemon.remove_export("b", false).unwrap();
+    for _ in 0..2 {
+        assert_eq!(place.daemon.remove_export("a", false).unwrap_err().code(), "failed");
+        let why = place.daemon.export("a").unwrap().last_error.unwrap();
+        assert_eq!(why, export::ExportError::Undrained.to_string());
+    }
+    // An answer is one, whatever it says.
+    hangs.0.store(false, Ordering::Relaxed);
+    place.daemon.remove_export("a", false).unwrap();
+    assert!(place.daemon.exports().unwrap().is_empty());
+}
+
+/// A disk that changes hands, and whose device does not answer.
+struct Hangs(AtomicBool, Arc<dyn Storage>);
+
+impl Storage for Hangs {
+    fn describe(&self) -> Description {
+        self.1.describe()
+    }
+
+    fn capacity_bytes(&self) -> u64 {
+        1 << 20
+    }
+
+    fn start(&self, task: &mut Task, _token: Token, _io: &mut Io<'_>) -> Step {
+        Step::Done(Err(StorageError::Unsupported(task.operation.action())))
+    }
+
+    fn resume(&self, task: &mut Task, _completion: Completion, _io: &mut Io<'_>) -> Step {
+        Step::Done(Err(StorageError::Unsupported(task.operation.action())))
+    }
+
+    fn resize(&self, _capacity_bytes: u64) -> Result<(), StorageError> {
+        Ok(())
+    }
+
+    fn hand_over(&self) -> std::io::Result<Handed> {
+        Ok(Handed::empty(1 << 20))
+    }
+
+    fn set_execution(&self, _execution: Execution) -> Result<(), StorageError> {
+        Ok(())
+    }
+
+    fn custody(&self) -> Option<&dyn Custody> {
+        Some(self)
+    }
+}
+
+impl Custody for Hangs {
+    fn take(&self, _is_wanted: &dyn Fn() -> bool) -> Result<Arc<dyn Storage>, OpenError> {
+        Err(OpenError::NothingHanded)
+    }
+
+    fn give_up(&self, _patience: Duration) -> Result<bool, StorageError> {
+        let kind =
+            if self.0.load(Ordering::Relaxed) { std::io::ErrorKind::TimedOut } else { std::io::ErrorKind::Other };
+        Err(StorageError::Io { action: Action::Write, source: kind.into() })
+    }
+
+    fn held(&self) -> Option<Arc<dyn Storage>> {
+        None
+    }
+
+    fn is_held(&self) -> bool {
+        true
+    }
+
+    fn is_changing(&self) -> bool {
+        false
+    }
+
+    fn is_used(&self) -> bool {
+        false
+    }
 }
