@@ -33,6 +33,8 @@ const WRITTEN_BACK_SOON: Duration = Duration::from_millis(100);
 /// How long somebody waits who changes something else of it, while others may wait for him.
 const CHANGE_PATIENCE: Duration = Duration::from_secs(1);
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(5);
+/// The one that is kept, and the one of whoever looks.
+const HELD_BY_US: usize = 2;
 
 /// See the module.
 struct Migratable {
@@ -263,8 +265,7 @@ impl Custody for Migratable {
         // A sync that somebody else has asked for ends with this one, and lets go of it.
         open.volume().map_or(Ok(()), write_back)?;
         let end = Instant::now() + GIVE_PATIENCE;
-        // Beside this one and the one that is kept.
-        while Arc::strong_count(&open) > 2 {
+        while Arc::strong_count(&open) > HELD_BY_US {
             if Instant::now() >= end {
                 return Err(StorageError::errno(Action::Flush, libc::EBUSY));
             }
@@ -436,7 +437,18 @@ impl Storage for Migratable {
             return Err(std::io::Error::other(format!("{target} is not closed in order yet: try again when it is")));
         }
         match self.held() {
-            Some(open) => open.hand_over(),
+            Some(open) => {
+                // Of what is kept though nobody uses it: other guests wait for whether this one's disk answers.
+                if Arc::strong_count(&open) <= HELD_BY_US
+                    && let Some(volume) = open.volume()
+                {
+                    volume.sync_within(WRITTEN_BACK_SOON).map_err(|error| {
+                        let target = self.describe().target;
+                        io::Error::other(format!("{target} is kept, and its disk does not answer in time: {error}"))
+                    })?;
+                }
+                open.hand_over()
+            }
             None => Ok(Handed { seen: Some(self.describe()), ..Handed::empty(self.capacity_bytes()) }),
         }
     }

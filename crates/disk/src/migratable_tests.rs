@@ -350,7 +350,7 @@ fn what_was_promised_stays_so() {
     let spec = raw(&directory);
     let Description { discard, .. } = opened(&spec).describe();
     assert!(discard);
-    let open: Arc<dyn Storage> = Arc::new(NoHoles(opened(&plain(&spec))));
+    let open: Arc<dyn Storage> = Arc::new(NoHoles(opened(&plain(&spec)), false));
     assert!(!open.describe().discard);
     let storage = Migratable::new(spec, Has::Open(open));
     assert!(storage.describe().discard);
@@ -359,8 +359,8 @@ fn what_was_promised_stays_so() {
     assert!(storage.describe().discard && storage.hand_over().unwrap().seen.unwrap().discard);
 }
 
-/// A file on a file system without holes.
-struct NoHoles(Arc<dyn Storage>);
+/// A file on a file system without holes, and whether nothing is written back there.
+struct NoHoles(Arc<dyn Storage>, bool);
 
 impl Storage for NoHoles {
     fn describe(&self) -> Description {
@@ -408,8 +408,12 @@ impl VolumeControl for NoHoles {
         Ok(())
     }
 
-    fn sync_within(&self, _patience: Duration) -> Result<(), StorageError> {
-        Ok(())
+    fn sync_within(&self, patience: Duration) -> Result<(), StorageError> {
+        if !self.1 {
+            return Ok(());
+        }
+        sleep(patience);
+        Err(StorageError::Io { action: Action::Flush, source: std::io::ErrorKind::TimedOut.into() })
     }
 
     fn close(&self) -> Result<(), StorageError> {
@@ -460,6 +464,21 @@ fn the_end_of_a_disk_waits_for_its_close() {
     drop(plain(&spec).open().unwrap());
 }
 
+/// Guests of others wait for that.
+#[test]
+fn what_nobody_uses_is_handed_over_at_once_or_not_at_all() {
+    let directory = place();
+    let [_, _, spec, _] = images(&directory);
+    let disk: Arc<dyn Storage> = Arc::new(NoHoles(opened(&plain(&spec)), true));
+    let here = Migratable::new(spec, Has::Open(disk.clone()));
+    let asked = Instant::now();
+    // Its guest waits for itself.
+    here.hand_over().unwrap();
+    drop(disk);
+    let refused = here.hand_over().map(drop).unwrap_err().to_string();
+    assert!(refused.contains("does not answer in time") && asked.elapsed() < Duration::from_secs(5), "{refused}");
+}
+
 struct Hangs {
     below: Arc<dyn Storage>,
     end: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
@@ -484,7 +503,7 @@ fn a_volume_that_is_not_closed_in_order_is_closed_again() {
     for spec in images(&directory).into_iter().skip(2) {
         let StorageSpec::Volume(at) = plain(&spec) else { unreachable!("it is a volume") };
         let fails = || {
-            let here = Migratable::new(spec.clone(), Has::Open(Arc::new(NoHoles(opened(&plain(&spec))))));
+            let here = Migratable::new(spec.clone(), Has::Open(Arc::new(NoHoles(opened(&plain(&spec)), false))));
             let left = [at.path.clone(), at.path.with_extension("memory")].map(|path| (std::fs::read(&path), path));
             let refused = here.give_up(PATIENCE).unwrap_err().to_string();
             assert!(refused.contains("not closed in order") && refused.contains("vringd volume replay"), "{refused}");
