@@ -410,13 +410,22 @@ impl Opening {
                 "goes on with what a killed server had in memory");
         }
         let is_new = contents == Contents::Blank && self.disk.is_none();
+        let memory_path = self.memory.path.clone();
         let cache = self.memory.cache(&contents, &superblock, self.options.dirty_bytes);
-        let cache = cache.inspect_err(|_| self.memory.remove_if_new());
+        let cache = cache.inspect_err(|_| {
+            if !is_new {
+                self.memory.remove_if_new();
+            }
+        });
         let started = cache.and_then(|cache| self.start(superblock, cache, &mut home)).inspect_err(|_| {
-            // Nobody has written by it: who opens it next misses nothing.
-            if is_new && let Err(error) = read_superblock(&mut home).and_then(|mut found| close(&mut home, &mut found))
-            {
-                tracing::warn!(%error, "a volume that could not be opened is not closed in order");
+            if !is_new {
+                return;
+            }
+            // Nobody has written by it: who opens it next misses nothing, wherever that is.
+            match read_superblock(&mut home).and_then(|mut found| close(&mut home, &mut found)) {
+                // A name that cannot be removed stays, as at any closing.
+                Ok(()) => drop(memory_path.map(std::fs::remove_file)),
+                Err(error) => tracing::warn!(%error, "a volume that could not be opened is not closed in order"),
             }
         });
         Ok((started?, recovered, versions))

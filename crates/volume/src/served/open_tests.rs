@@ -49,10 +49,11 @@ fn a_volume_that_gets_no_memory_is_closed_again() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let at = made(directory.path(), "disk");
     let opened = OpenedVolume::new(&at).unwrap();
-    let fd = std::fs::File::open(opened.memory.shown()).unwrap().into();
+    let memory = opened.memory.shown();
+    let fd = std::fs::File::open(&memory).unwrap().into();
     let unusable = OpenedVolume { memory: Memory { fd, ..opened.memory }, ..opened };
     assert!(matches!(unusable.start(), Err(VolumeError::Memory { .. })));
-    assert!(tools::info(&at).unwrap().clean);
+    assert!(tools::info(&at).unwrap().clean && !memory.exists());
     drop(at.open().unwrap().start().unwrap());
 }
 
