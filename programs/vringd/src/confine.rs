@@ -102,7 +102,10 @@ impl Plan {
 
     /// Confines the process to the paths of `config`.
     fn confine(&self, config: &Config, held: &mut Held) -> Result<(), Failure> {
-        let paths = Paths::of(config, &self.settings.allow)?;
+        let mut paths = Paths::of(config, &self.settings.allow)?;
+        if self.identity.is_some() {
+            paths.add_places_of_others();
+        }
         let mut reach = paths.reach();
         reach.tcp_ports.clone_from(&self.settings.allow_port);
         match reach.enforce().map_err(|error| refused("landlock", error))? {
@@ -190,6 +193,13 @@ impl Paths {
             paths.trees.extend(export.directory.as_ref().and_then(|directory| resolve(&directory.path)));
         }
         Ok(paths)
+    }
+
+    /// Who serves looks for the place of a memory file anew, and that of root is not his.
+    fn add_places_of_others(&mut self) {
+        if self.memories.contains(Path::new(::volume::MEMORY_DIRECTORY)) {
+            self.memories.extend(Path::new(::volume::MEMORY_DIRECTORY_OF_OTHERS).canonicalize());
+        }
     }
 
     fn reach(&self) -> Reach {

@@ -173,7 +173,25 @@ fn an_image_that_is_another_ones_is_not_touched() -> Result<()> {
 /// The memory of a volume is made when that is taken, which a sandbox has to let through: in /run, where that is on tmpfs.
 #[test]
 fn a_confined_daemon_makes_the_memory_of_a_volume() -> Result<()> {
+    makes_memory("", "/run/vringd")
+}
+
+/// That directory is root's, and who serves by then is another.
+#[test]
+fn a_user_makes_the_memory_of_a_volume_elsewhere() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    makes_memory("user = 'nobody'\n", "/dev/shm")
+}
+
+fn makes_memory(sandbox: &str, at: &str) -> Result<()> {
     let place = place("volume")?;
+    if !sandbox.is_empty() {
+        for path in [place.path(), &place.path().join("disk.img")] {
+            std::os::unix::fs::chown(path, Some(65534), Some(65534))?;
+        }
+    }
     let mut command = Command::new("unshare");
     if !rustix::process::geteuid().is_root() {
         command.arg("--map-root-user");
@@ -184,12 +202,12 @@ fn a_confined_daemon_makes_the_memory_of_a_volume() -> Result<()> {
         command,
         directory()?,
         &format!(
-            "[sandbox]\nlandlock = 'on'\nallow = ['{DIRECTORY}']\n[[export]]\nname = 'disk'\nsocket = '{DIRECTORY}/disk.sock'\n\
+            "[sandbox]\n{sandbox}landlock = 'on'\nallow = ['{DIRECTORY}']\n[[export]]\nname = 'disk'\nsocket = '{DIRECTORY}/disk.sock'\n\
              storage = {{ kind = 'volume', path = '{}', migratable = true }}\n",
             image.display()
         ),
     )?;
-    ensure!(daemon.output().contains("/run/vringd"), "the memory is elsewhere: {}", daemon.output());
+    ensure!(daemon.output().contains(at), "the memory is elsewhere: {}", daemon.output());
     for _ in 0..2 {
         let mut frontend = Frontend::connect(&daemon.socket("disk"), 0)?;
         let mut ring = frontend.ring(0, RING_SIZE)?;

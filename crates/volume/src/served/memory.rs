@@ -23,8 +23,11 @@ use values::MemoryFile;
 /// Where memory files are, unless it cannot be made.
 pub const MEMORY_DIRECTORY: &str = "/run/vringd";
 
+/// Where they are then.
+pub const MEMORY_DIRECTORY_OF_OTHERS: &str = "/dev/shm";
+
 /// Where it is when nobody says otherwise, as (directory, beginning of the name): the first that can be used.
-const PLACES: [(&str, &str); 2] = [(MEMORY_DIRECTORY, "volume"), ("/dev/shm", "vringd-volume")];
+const PLACES: [(&str, &str); 2] = [(MEMORY_DIRECTORY, "volume"), (MEMORY_DIRECTORY_OF_OTHERS, "vringd-volume")];
 
 /// The paths that come into question for the memory of a volume, best first.
 fn candidates(place: &MemoryFile, volume: &Uuid) -> Vec<PathBuf> {

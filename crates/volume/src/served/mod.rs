@@ -55,7 +55,7 @@ mod writeback;
 pub use apart::{adopt_apart, needs_of_log, open_apart};
 pub use ephemeral::{adopt_made, open_made};
 pub use error::VolumeError;
-pub use memory::{MEMORY_DIRECTORY, default_memory_path};
+pub use memory::{MEMORY_DIRECTORY, MEMORY_DIRECTORY_OF_OTHERS, default_memory_path};
 pub use open::VolumeOptions;
 pub use options::{Barriers, LoggedOptions};
 pub use pair::PairError;
