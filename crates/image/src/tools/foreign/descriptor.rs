@@ -33,10 +33,20 @@ pub(super) struct Line {
 /// Most characters of a line that a message shows.
 const SHOWN: usize = 60;
 
-/// The text, of bytes that may have anything behind its end: where it becomes shorter QEMU leaves the rest of what was there. None: it is not in UTF-8.
-pub(super) fn text(mut bytes: Vec<u8>) -> Option<String> {
-    bytes.truncate(bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len()));
-    String::from_utf8(bytes).ok()
+/// The text, of bytes that may have anything behind its end: where it becomes shorter QEMU leaves the rest of what was there, which is less than
+/// an extent.
+///
+/// # Errors
+/// What is wrong, and what helps.
+pub(super) fn text(mut bytes: Vec<u8>) -> Result<String, String> {
+    if let Some(end) = bytes.iter().position(|byte| *byte == 0) {
+        let behind = bytes[end..].split(|byte| matches!(byte, 0 | b'\n'));
+        if behind.map(String::from_utf8_lossy).any(|line| is_extent(&line)) {
+            return Err("has an extent behind a zero byte in its descriptor: it is damaged".to_owned());
+        }
+        bytes.truncate(end);
+    }
+    String::from_utf8(bytes).map_err(|_| "its descriptor is not in UTF-8: save it so".to_owned())
 }
 
 /// Reads the extents of a disk without a parent, in their order.
@@ -158,8 +168,11 @@ mod tests {
         ] {
             assert!(refused(line).starts_with(about), "{}", refused(line));
         }
-        assert_eq!(text(b"RW 8 ZERO\n\0RW 8 \xff".to_vec()).as_deref(), Some("RW 8 ZERO\n"));
-        assert_eq!(text(b"RW 8 \xff".to_vec()), None);
+        assert_eq!(text(b"RW 8 ZERO\n\0ge = \"1\"\n\xff".to_vec()).as_deref(), Ok("RW 8 ZERO\n"));
+        for bytes in [&b"RW 8 ZERO\n\0\0\0\nRW 8 ZERO\n"[..], b"RW 8 ZERO\n\0\xff\0RDONLY 8 \n"] {
+            assert!(text(bytes.to_vec()).unwrap_err().contains("behind a zero byte"));
+        }
+        assert!(text(b"RW 8 \xff".to_vec()).unwrap_err().contains("UTF-8"));
         assert!(extents("RW 8 ZERO\n").is_err() && extents("createType=\"x\"\n").is_err());
         assert!(extents(&format!("createType=\"x\"\n{}", "RW 8 ZERO\n".repeat(4097))).is_err());
     }

@@ -71,8 +71,7 @@ impl Vmdk {
         }
         let mut text = vec![0; part.len_bytes as usize];
         part.fill(0, &mut text)?;
-        let no_text = || part.refused("is no VMDK image, or its descriptor is not in UTF-8: save it so");
-        let text = descriptor::text(text).ok_or_else(no_text)?;
+        let text = descriptor::text(text).map_err(|reason| part.refused(format!("is no VMDK image, or {reason}")))?;
         let lines = descriptor::extents(&text).map_err(|reason| part.refused(reason))?;
         let confines = Confines::new(&image.path, &image.allow);
         let directory = image.path.parent().unwrap_or(Path::new(""));
@@ -232,7 +231,7 @@ impl Sparse {
         }
         let mut text = vec![0; if offset == 0 { 0 } else { bytes as usize }];
         self.part.fill(offset, &mut text)?;
-        descriptor::text(text).ok_or_else(|| self.part.refused("its descriptor is not in UTF-8: save it so"))
+        descriptor::text(text).map_err(|reason| self.part.refused(reason))
     }
 
     /// Its descriptor says how much of it belongs to the disk.
