@@ -19,6 +19,7 @@ use storage::{
     StorageError, Task, VolumeControl, VolumeStatus,
 };
 use values::SyncMode;
+use volume::VolumeError;
 
 /// The name of a thread that closes a disk; it is there for no longer.
 pub const CLOSE_THREAD: &str = "disk-close";
@@ -194,12 +195,23 @@ impl Migratable {
     }
 }
 
+fn not_given_up(why: &OpenError) -> Option<PathBuf> {
+    let OpenError::Other(why) = why else { return None };
+    match why.downcast_ref() {
+        Some(VolumeError::NotGivenUp { path }) => Some(path.clone()),
+        _ => None,
+    }
+}
+
 /// Opens it, as soon as the other side has given it up.
 fn opened(spec: &StorageSpec, is_wanted: &dyn Fn() -> bool) -> Result<Arc<dyn Storage>, OpenError> {
     let (end, seconds) = (Instant::now() + TAKE_PATIENCE, TAKE_PATIENCE.as_secs());
-    // Once: nothing of it is read here before it is locked.
-    written(spec).try_for_each(|path| forget_cached(&path))?;
+    let mut is_read = true;
     loop {
+        // What is locked before it is read need not be forgotten again.
+        if std::mem::take(&mut is_read) {
+            written(spec).try_for_each(|path| forget_cached(&path))?;
+        }
         // Whoever opens it would wait for that, and not look whether anybody wants it still.
         let late = written(spec).find(|path| has_left_io(path));
         let (path, why) = match late {
@@ -210,6 +222,12 @@ fn opened(spec: &StorageSpec, is_wanted: &dyn Fn() -> bool) -> Result<Arc<dyn St
                 }
                 Err(OpenError::Busy { path }) => {
                     (path.clone(), OpenError::Kept { path, held: "the device", holders: Holders::Unknown, seconds })
+                }
+                Err(why) => {
+                    // Locks do not tell of another host, which may be closing it.
+                    let Some(path) = not_given_up(&why) else { return Err(why) };
+                    is_read = true;
+                    (path, why)
                 }
                 opened => return opened,
             },

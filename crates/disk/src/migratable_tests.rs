@@ -464,6 +464,35 @@ fn the_end_of_a_disk_waits_for_its_close() {
     drop(plain(&spec).open().unwrap());
 }
 
+/// Locks of a device do not tell of a host that is closing it.
+#[test]
+fn what_another_host_has_is_waited_for() {
+    let directory = place();
+    let [_, _, spec, _] = images(&directory);
+    let StorageSpec::Volume(at) = plain(&spec) else { unreachable!("it is a volume") };
+    let superblocks = || std::fs::read(&at.path).unwrap()[..8192].to_vec();
+    let write = |bytes: &[u8]| File::options().write(true).open(&at.path).unwrap().write_all_at(bytes, 0).unwrap();
+    let elsewhere = StorageSpec::Volume(VolumeOptions { memory_file: values::MemoryFile::None, ..at.clone() });
+    let open = opened(&elsewhere);
+    let unclosed = superblocks();
+    drop(open);
+    let closed = superblocks();
+    let here = opened(&spec);
+    write(&unclosed);
+    scope(|scope| {
+        let waiting = scope.spawn(|| custody(&here).take(&|| true).map(drop));
+        sleep(Duration::from_millis(300));
+        assert!(!waiting.is_finished());
+        write(&closed);
+        waiting.join().unwrap().unwrap();
+    });
+    custody(&here).give_up(PATIENCE).unwrap();
+    write(&unclosed);
+    let (began, refused) = (Instant::now(), custody(&here).take(&|| true).map(drop).unwrap_err().to_string());
+    assert!(refused.contains("was not given up") && began.elapsed() >= Duration::from_secs(5), "{refused}");
+    assert!(matches!(custody(&here).take(&|| false).map(drop), Err(OpenError::Unwanted { .. })));
+}
+
 /// Guests of others wait for that.
 #[test]
 fn what_nobody_uses_is_handed_over_at_once_or_not_at_all() {

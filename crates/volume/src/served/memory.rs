@@ -217,7 +217,12 @@ impl Memory {
     /// Whether the last opening of the volume was one of this host: that has made its file before it wrote anything. What a file holds that
     /// is another one's is [looked at](Self::contents) later.
     pub(super) fn was_here(place: &MemoryFile, superblock: &Superblock) -> Result<bool, VolumeError> {
-        let Some(file) = Memory::find(place, superblock, None)? else { return Ok(false) };
+        let file = match Memory::find(place, superblock, None) {
+            Ok(Some(file)) => file,
+            // As far as this user can see.
+            Ok(None) | Err(VolumeError::HiddenMemory { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        };
         Ok(cache::peek(&file.fd).map_or(true, |header| header.current > 0 || belongs(&header, superblock)))
     }
 
