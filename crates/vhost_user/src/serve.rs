@@ -64,9 +64,12 @@ struct Service<'a> {
 impl Service<'_> {
     /// Waits for a frontend, and tries meanwhile to give up what is kept. `None`: stopped.
     fn next_frontend(self, target: &mut dyn Target) -> Option<OwnedFd> {
+        let mut again_at = None;
         loop {
-            let timeout =
-                target.is_held().then_some(KEPT_PAUSE).map(Timespec::try_from).transpose().unwrap_or_default();
+            // However often others wake this thread meanwhile.
+            again_at = target.is_held().then(|| again_at.unwrap_or_else(|| Instant::now() + KEPT_PAUSE));
+            let timeout = again_at.map(|at| at.saturating_duration_since(Instant::now()));
+            let timeout = timeout.map(Timespec::try_from).transpose().unwrap_or_default();
             let [stopped, asked, waiting] =
                 wait([self.stop.as_fd(), self.handover.as_fd(), self.endpoint.as_fd()], timeout.as_ref());
             if stopped {
@@ -75,7 +78,7 @@ impl Service<'_> {
                 }
                 return None;
             }
-            if !asked && !waiting && timeout.is_some() {
+            if again_at.take_if(|at| *at <= Instant::now()).is_some() && !waiting {
                 target.give_up(false);
             }
             if asked && let Some(order) = self.handover.take() {

@@ -22,3 +22,4 @@ mod swap;
 
 pub(crate) use course::TARGET_THREAD;
 pub(crate) use jobs::Jobs;
+pub(crate) use swap::END_THREAD;

@@ -14,6 +14,8 @@ const HOLD_PATIENCE: Duration = Duration::from_secs(2);
 /// How long workers may take to let go of a storage before somebody else waits for them.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
+/// The name of a thread that waits until nobody uses what is to be closed.
+pub(crate) const END_THREAD: &str = "disk-end";
 
 /// What comes behind a disk.
 pub(super) struct Next {
@@ -108,7 +110,7 @@ pub(super) fn close(storage: Arc<dyn Storage>) {
         let _ = std::ffi::CString::new(disk::CLOSE_THREAD).map(|name| rustix::thread::set_name(&name));
         drop(storage);
     };
-    if let Err(error) = std::thread::Builder::new().name("disk-end".to_owned()).spawn(waits) {
+    if let Err(error) = std::thread::Builder::new().name(END_THREAD.to_owned()).spawn(waits) {
         tracing::warn!(%error, "a storage is closed by the worker that is the last to use it, which may take that a while");
     }
 }

@@ -3,7 +3,7 @@
 //! `execve` ends all threads of the process, and waits for each however long the kernel keeps it: a thread that is with a device or a file
 //! system that hangs would have guests wait, for as long as that does. What is seen here is seen before anybody pauses.
 
-use crate::live::TARGET_THREAD;
+use crate::live::{END_THREAD, TARGET_THREAD};
 use disk::CLOSE_THREAD;
 use engine::RING_END_THREAD;
 use std::collections::BTreeMap;
@@ -11,9 +11,9 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
-/// Those that are there only while something is opened, closed or looked at. Some file systems (FUSE) have them wait interruptibly, and
+/// Those that are there only while something is opened, closed or looked at, or is to be closed before another program takes over. Some file systems (FUSE) have them wait interruptibly, and
 /// without an end once they are to die: state D would be seen too late.
-const ALONE: [&str; 4] = [tls::LOOK_THREAD, TARGET_THREAD, CLOSE_THREAD, RING_END_THREAD];
+const ALONE: [&str; 5] = [tls::LOOK_THREAD, TARGET_THREAD, CLOSE_THREAD, END_THREAD, RING_END_THREAD];
 
 /// What a thread waits in: as long as it is the same, so is this.
 #[derive(Clone, Debug, PartialEq, Eq)]
