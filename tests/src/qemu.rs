@@ -97,7 +97,7 @@ impl Guest {
         process.wait_for_sockets(MONITOR_LIMIT, &[directory.path().join("monitor")])?;
         // Whoever connects there is taken for the other QEMU: it is only looked at.
         let end = Instant::now() + MONITOR_LIMIT;
-        while let Some(socket) = uri.strip_prefix("unix:").filter(|socket| !Path::new(socket).exists()) {
+        while let Some(socket) = uri.strip_prefix("unix:").filter(|socket| !is_listened_on(socket)) {
             process.check_alive("QEMU")?;
             ensure!(Instant::now() < end, "QEMU does not listen on {socket}");
             std::thread::sleep(Duration::from_millis(20));
@@ -254,6 +254,14 @@ impl Guest {
     pub fn kill(mut self) {
         self.process.kill();
     }
+}
+
+/// Whether connections to a socket are accepted: it is there a moment earlier.
+fn is_listened_on(socket: &str) -> bool {
+    /// `__SO_ACCEPTCON` of the kernel's linux/net.h, as /proc/net/unix shows it.
+    const ACCEPTS: &str = "00010000";
+    let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    sockets.lines().any(|line| line.ends_with(socket) && line.split_whitespace().nth(3) == Some(ACCEPTS))
 }
 
 /// The word behind a mark in what a monitor says.

@@ -327,6 +327,10 @@ impl Custody for Migratable {
     }
 
     fn is_held(&self) -> bool {
+        // A close that has ended meanwhile is seen, whoever asks.
+        if let Ok(mut closing) = self.changing.try_lock() {
+            let _ = self.ended(&mut closing, Instant::now());
+        }
         let state = self.state();
         state.is_unclosed || matches!(state.has, Has::Open(_))
     }
@@ -343,9 +347,14 @@ impl Custody for Migratable {
 /// Dropped, it is closed, as any disk: the process does not end before.
 impl Drop for Migratable {
     fn drop(&mut self) {
-        let closing = self.changing.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // What fails then is told by the thread.
-        let _ = closing.take().map(|end| end.recv());
+        let mut closing = std::mem::take(&mut *self.changing());
+        while closing.is_some() {
+            let _ = self.ended(&mut closing, Instant::now() + TAKE_PATIENCE);
+        }
+        // Once more, for what was well again since.
+        if let Err(error) = self.closed(&mut closing, Instant::now() + TAKE_PATIENCE) {
+            tracing::error!(path = self.describe().target, %error, "the volume is left as it is, and no other daemon can take it");
+        }
     }
 }
 
@@ -450,7 +459,7 @@ impl Storage for Migratable {
                 format!("{target} could not be flushed ({why}) and is kept: remove its export and its disk first");
             return Err(std::io::Error::other(message));
         }
-        if self.state().is_unclosed {
+        if self.is_held() && self.state().is_unclosed {
             let target = self.describe().target;
             return Err(std::io::Error::other(format!("{target} is not closed in order yet: try again when it is")));
         }

@@ -5,10 +5,10 @@
 //! in it is the target's.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FileType, fstat};
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2, read, write};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
@@ -20,8 +20,6 @@ const BYTES_MAX: usize = 1 << 30;
 const TURN_BYTES: usize = 1 << 20;
 /// What a pipe holds unless somebody asked for more.
 const PIECE_BYTES: usize = 64 << 10;
-/// What a pipe that can be written to takes without waiting: a page.
-const LEAST_BYTES: usize = 4096;
 /// A pipe has none (pwritev2(2)).
 const NO_POSITION: u64 = u64::MAX;
 
@@ -43,6 +41,8 @@ enum Way {
 pub(crate) struct Pipe {
     fd: OwnedFd,
     is_socket: bool,
+    /// Nobody else has this open file, and it does not block.
+    is_ours: bool,
 }
 
 /// A state that is being moved.
@@ -91,7 +91,7 @@ impl Transfer {
 
     /// How many bytes were moved; `None` when there are none to move, now or at all.
     fn step(&mut self) -> Option<usize> {
-        let pipe = self.pipe.as_ref()?;
+        let pipe = self.pipe.as_mut()?;
         let moved = match &mut self.way {
             Way::Save(pieces, at) => save_some(pipe, pieces, at),
             Way::Load(state) => load_some(pipe, state),
@@ -124,13 +124,13 @@ impl Pipe {
     pub(crate) fn new(fd: OwnedFd) -> Result<Pipe, Refusal> {
         let stat = fstat(&fd).map_err(|error| Refusal::StatePipe(error.into()))?;
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Fifo => Ok(Pipe { fd, is_socket: false }),
-            FileType::Socket => Ok(Pipe { fd, is_socket: true }),
+            FileType::Fifo => Ok(Pipe { fd, is_socket: false, is_ours: false }),
+            FileType::Socket => Ok(Pipe { fd, is_socket: true, is_ours: false }),
             _ => Err(Refusal::StateFile),
         }
     }
 
-    fn write(&self, bytes: &[u8]) -> Result<usize, Errno> {
+    fn write(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
         if self.is_socket {
             return send(&self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         }
@@ -138,12 +138,11 @@ impl Pipe {
             Err(Errno::OPNOTSUPP) => {}
             written => return written,
         }
-        // Before Linux 6.4, and for named pipes, there is nothing better than a look.
-        is_ready(self.fd.as_fd(), PollFlags::OUT)?;
-        write(&self.fd, bytes.get(..LEAST_BYTES).unwrap_or(bytes))
+        self.make_ours(OFlags::WRONLY)?;
+        write(&self.fd, bytes)
     }
 
-    fn read(&self, bytes: &mut [u8]) -> Result<usize, Errno> {
+    fn read(&mut self, bytes: &mut [u8]) -> Result<usize, Errno> {
         if self.is_socket {
             return recv(&self.fd, bytes, RecvFlags::DONTWAIT).map(|(read, _)| read);
         }
@@ -151,17 +150,23 @@ impl Pipe {
             Err(Errno::OPNOTSUPP) => {}
             read => return read,
         }
-        is_ready(self.fd.as_fd(), PollFlags::IN)?;
+        self.make_ours(OFlags::RDONLY)?;
         read(&self.fd, bytes)
+    }
+
+    /// Before Linux 6.4, and for named pipes, calls cannot say so: the pipe is opened once more then, with flags that are nobody else's.
+    /// Where there is no /proc, it cannot be.
+    fn make_ours(&mut self, access: OFlags) -> Result<(), Errno> {
+        if !self.is_ours {
+            let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+            let opened = open(path, access | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
+            (self.fd, self.is_ours) = (opened.map_err(|_| Errno::OPNOTSUPP)?, true);
+        }
+        Ok(())
     }
 }
 
-fn is_ready(fd: BorrowedFd<'_>, wanted: PollFlags) -> Result<(), Errno> {
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    if poll(&mut [PollFd::from_borrowed_fd(fd, wanted)], Some(&now))? > 0 { Ok(()) } else { Err(Errno::AGAIN) }
-}
-
-fn save_some(pipe: &Pipe, pieces: &mut Vec<Vec<u8>>, at: &mut usize) -> Result<Option<usize>, Errno> {
+fn save_some(pipe: &mut Pipe, pieces: &mut Vec<Vec<u8>>, at: &mut usize) -> Result<Option<usize>, Errno> {
     let Some(piece) = pieces.last() else { return Ok(None) };
     let rest = piece.get(*at..).unwrap_or_default();
     let written = if rest.is_empty() { 0 } else { pipe.write(rest)? };
@@ -173,7 +178,7 @@ fn save_some(pipe: &Pipe, pieces: &mut Vec<Vec<u8>>, at: &mut usize) -> Result<O
     Ok(Some(written))
 }
 
-fn load_some(pipe: &Pipe, state: &mut Vec<u8>) -> Result<Option<usize>, Errno> {
+fn load_some(pipe: &mut Pipe, state: &mut Vec<u8>) -> Result<Option<usize>, Errno> {
     let mut piece = [0; PIECE_BYTES];
     let bytes = pipe.read(&mut piece)?;
     let piece = piece.get(..bytes).unwrap_or_default();

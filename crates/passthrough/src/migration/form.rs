@@ -12,6 +12,9 @@ pub(super) const MOUNTS_MAX: usize = 4096;
 /// Components of a path at most: each is one byte and a slash, and `PATH_MAX` of `linux/limits.h` is 4096.
 const DEPTH_MAX: usize = 2048;
 
+/// Least bytes of a node: one for each field, and for what it is found by.
+pub(super) const NODE_BYTES_MIN: usize = 4;
+
 /// Bytes of a name at most: `NAME_MAX` of `linux/limits.h`.
 const NAME_MAX: usize = 255;
 

@@ -7,7 +7,7 @@ use crate::file::Flock;
 use crate::handle::FileHandle;
 use crate::handover::bytes::Reader;
 use crate::handover::form::NodeForm;
-use crate::lock::{Holding, Limits, LockKind};
+use crate::lock::{Limits, LockKind};
 use crate::mount::Mount;
 use crate::node::Inode;
 use crate::options::{Migration, MigrationMode, MigrationOnError};
@@ -51,6 +51,8 @@ impl Tree {
             mounts: Vec::new(),
             open: HashSet::new(),
             handles: Handles::default(),
+            without_locks: Vec::new(),
+            next: (head.next_node, head.next_handle),
             loaded: Loaded::default(),
         };
         let each = |count: usize, act: &mut dyn FnMut() -> std::result::Result<(), LoadError>| {
@@ -86,7 +88,11 @@ impl Tree {
             Ok(())
         })?;
         loading.open = files.iter().map(|file| file.node).collect();
+        bytes.has_room_for(head.nodes, form::NODE_BYTES_MIN)?;
         self.table.expect(head.nodes);
+        // Numbers that were given away are not given away again.
+        self.table.go_on_from(head.next_node);
+        self.files.go_on_from(head.next_handle);
         // What its client knows may be among them.
         self.group_bits.store(true, Ordering::Relaxed);
         each(head.nodes, &mut || loading.node(&bytes.next()?))?;
@@ -105,9 +111,8 @@ impl Tree {
             })?;
             loading.owner(owner, taken);
         }
-        // Numbers that were given away are not given away again.
-        self.table.go_on_from(head.next_node);
-        self.files.go_on_from(head.next_handle);
+        // Behind all that were taken.
+        loading.without_locks.iter().for_each(|node| self.lose_files_of(*node));
         let loaded = loading.loaded;
         match &loaded.first_lost {
             Some(first) if self.options.migration.on_error == MigrationOnError::Abort => {
@@ -183,6 +188,10 @@ struct Loading<'a> {
     /// Nodes that the client has open.
     open: HashSet<Node>,
     handles: Handles,
+    /// Nodes whose locks are not all had here.
+    without_locks: Vec<Node>,
+    /// Above all numbers of nodes, and of open files.
+    next: (u64, u64),
     loaded: Loaded,
 }
 
@@ -229,8 +238,7 @@ impl Loading<'_> {
     }
 
     fn node(&mut self, state: &NodeState) -> std::result::Result<(), LoadError> {
-        number("node", state.node)?;
-        if state.node <= ROOT {
+        if !(ROOT + 1..self.next.0).contains(&state.node) {
             return Err(LoadError::Number { what: "node", number: state.node });
         }
         self.loaded.nodes += 1;
@@ -348,7 +356,6 @@ impl Loading<'_> {
         };
         let path = hold.path.filter(|_| form.handle.is_none() || self.tree.table.keeps_more());
         let adopted = self.tree.table.adopt(&form, mount, path);
-        self.tree.table.go_on_from(state.node + 1);
         adopted.map_err(|_| LoadError::Number { what: "node", number: state.node })
     }
 
@@ -360,12 +367,10 @@ impl Loading<'_> {
     }
 
     fn file(&mut self, state: &FileState) -> std::result::Result<(), LoadError> {
-        number("open file", state.handle)?;
-        if state.handle == 0 || self.tree.files.get(state.handle).is_ok() {
+        if !(1..self.next.1).contains(&state.handle) || self.tree.files.get(state.handle).is_ok() {
             return Err(LoadError::Number { what: "open file", number: state.handle });
         }
         self.loaded.files += 1;
-        self.tree.files.go_on_from(state.handle + 1);
         if let Err(error) = self.open_file(state) {
             self.lose(|| format!("open file {} of inode {}", state.handle, state.node), error);
         }
@@ -402,12 +407,11 @@ impl Loading<'_> {
 
     fn owner(&mut self, state: &OwnerState, taken: Result<()>) {
         self.loaded.owners += 1;
-        let OwnerState { node, owner, pid, handle, .. } = *state;
+        let OwnerState { node, owner, handle, .. } = *state;
         match taken {
             Ok(()) => self.tree.locks.came_by(node, owner, handle),
             Err(error) => {
-                let holding = Holding { node, owner, pid, handle, ranges: Vec::new() };
-                self.tree.lose_owner(&holding, error);
+                self.without_locks.push(node);
                 self.lose(|| format!("locks of open file {handle} of inode {node}"), error);
             }
         }

@@ -56,10 +56,14 @@ impl Tree {
             let all_wait =
                 refused.iter().map(|(_, error)| *error).chain(refused_flocks.iter().map(|(_, error)| *error));
             if !all_wait.into_iter().any(|error| error == Errno::AGAIN) || Instant::now() >= end || !is_wanted() {
-                let owners = refused.into_iter().map(|(owner, error)| self.lose_owner(&owner, error));
-                let not_taken = owners.collect::<Vec<_>>();
-                let flocks = refused_flocks.into_iter().map(|((handle, _), error)| self.lose_file(handle, error));
-                return not_taken.into_iter().chain(flocks).collect();
+                let owners = refused.into_iter().map(|(owner, error)| (owner.node, owner.handle, error));
+                let flocks = refused_flocks.into_iter().filter_map(|((handle, _), error)| {
+                    self.files.get(handle).ok().map(|file| (file.node(), handle, error))
+                });
+                let lost = owners.chain(flocks).map(|(node, handle, error)| NotTaken { node, handle, error });
+                let lost: Vec<NotTaken> = lost.collect();
+                lost.iter().for_each(|lost| self.lose_files_of(lost.node));
+                return lost;
             }
             (owners, flocks) = (
                 refused.into_iter().map(|(owner, _)| owner).collect(),
@@ -78,24 +82,15 @@ impl Tree {
         flocks.iter().filter_map(take).collect()
     }
 
-    /// An owner has none of its locks any more.
-    pub(super) fn lose_owner(&self, Holding { node, owner, handle, .. }: &Holding, error: Errno) -> NotTaken {
-        self.locks.drop_owner(*node, *owner);
-        self.lose_files_of(*node);
-        NotTaken { node: *node, handle: *handle, error }
-    }
-
-    fn lose_file(&self, handle: Handle, error: Errno) -> NotTaken {
-        let node = self.files.get(handle).map_or(0, |file| file.node());
-        self.lose_files_of(node);
-        NotTaken { node, handle, error }
-    }
-
-    fn lose_files_of(&self, node: Node) {
+    /// Nothing of a node is open or locked any more: nobody could unlock it.
+    pub(super) fn lose_files_of(&self, node: Node) {
         for (handle, file) in self.files.all() {
             if file.node() == node {
                 self.files.remove(handle);
             }
+        }
+        for holding in self.locks.holdings().iter().filter(|holding| holding.node == node) {
+            self.locks.drop_owner(node, holding.owner);
         }
     }
 }

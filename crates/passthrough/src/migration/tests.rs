@@ -357,10 +357,20 @@ fn all_files_of_a_lock_that_is_lost_are_closed() {
     let (node, handle) = open(&from, "open", libc::O_RDWR);
     let second = from.open(node, libc::O_RDONLY, false).unwrap().handle;
     let (_, other) = open(&from, "dir/below/inner", libc::O_RDONLY);
-    from.set_lock(node, handle, 1, EVERYTHING).unwrap();
+    let part = |start| Lock { start, end: start, ..EVERYTHING };
+    for owner in 1..4 {
+        from.set_lock(node, handle, owner, part(owner)).unwrap();
+    }
     let state = saved(&from);
+    from.let_locks_go();
+    let third = tree(here.path(), &options());
+    let (theirs, their_handle) = open(&third, "open", libc::O_RDWR);
+    third.set_lock(theirs, their_handle, 1, part(2)).unwrap();
     let to = tree(here.path(), &going_on(options()));
     assert_eq!(to.load(&state, &|| true).unwrap().lost, 1);
+    // Nobody could unlock what others had.
+    assert_eq!(to.describe().lock_owners, 0);
+    third.set_lock(theirs, their_handle, 1, EVERYTHING).unwrap();
     for (handle, is_there) in [(handle, false), (second, false), (other, true)] {
         assert_eq!(to.file(handle).is_ok(), is_there);
     }
@@ -390,8 +400,8 @@ fn head(nodes: usize) -> HeadState {
         security: "passthrough".to_owned(),
         writeback: false,
         root: None,
-        next_node: 9,
-        next_handle: 9,
+        next_node: 100,
+        next_handle: 100,
         mounts: 0,
         files: 0,
         owners: 0,
@@ -433,9 +443,10 @@ fn numbers_of_a_state_that_is_refused_are_nobody_s() {
     let (here, _) = two();
     let to = tree(here.path(), &options());
     let high = form::NUMBER_MAX - 1;
-    for number in [high, high + 1] {
+    for (next, number) in [(high, high - 1), (high, high), (high + 1, high), (100, 100)] {
         let nodes = [named(number, 0, b"open"), named(number, 0, b"dir")];
-        assert!(to.load(&state(&head(2), &nodes), &|| true).is_err());
+        let head = HeadState { next_node: next, ..head(2) };
+        assert!(to.load(&state(&head, &nodes), &|| true).is_err());
         assert_eq!(to.lookup(ROOT, c"open").unwrap().node, ROOT + 1);
         to.begin_anew();
     }

@@ -40,12 +40,10 @@ impl<'a> Walk<'a> {
     /// `EINVAL` for what is no way, and one by names that the client does not see.
     pub(super) fn go(&mut self, way: &Way) -> Result<()> {
         let names = way.names(self.levels.len())?;
-        if let Some(mapped) = &self.tree.mapped {
-            names.iter().try_for_each(|name| mapped.existing(name))?;
-        }
         self.levels.truncate(way.kept);
         self.levels.extend(names.into_iter().map(|name| Level { name, fd: None, inode: None }));
-        Ok(())
+        let Some(mapped) = &self.tree.mapped else { return Ok(()) };
+        self.levels.iter().try_for_each(|level| mapped.existing(&level.name))
     }
 
     /// Where we are, for people: the last so many characters.

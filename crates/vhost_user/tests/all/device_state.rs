@@ -111,6 +111,23 @@ fn a_pipe_that_blocks_is_not_waited_for() {
         raw.ask_u64(R::GET_FEATURES);
         assert_eq!(check(&mut raw), 1);
     }
+    // One with a name, whose calls cannot say that they do not wait.
+    let directory = tempfile::tempdir().unwrap();
+    let named = directory.path().join("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &named, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let both = File::options().read(true).write(true).open(&named).unwrap();
+    assert_eq!(set_pipe(&mut raw, SAVE, &both), THROUGH_YOURS);
+    raw.ask_u64(R::GET_FEATURES);
+    assert_eq!(rustix::io::read(&both, &mut [0; 5000][..]), Ok(5000));
+    assert_eq!(check(&mut raw), 1);
+    while rustix::io::ioctl_fionread(&both).unwrap() > 0 {
+        rustix::io::read(&both, &mut [0; 5000][..]).unwrap();
+    }
+    assert_eq!(set_pipe(&mut raw, LOAD, &both), THROUGH_YOURS);
+    rustix::io::write(&both, b"12").unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    raw.ask_u64(R::GET_FEATURES);
+    assert_eq!(check(&mut raw), 1);
     // Sockets as well.
     let (near, mut far) = std::os::unix::net::UnixStream::pair().unwrap();
     assert_eq!(set_pipe(&mut raw, SAVE, &near), THROUGH_YOURS);
