@@ -14,6 +14,7 @@ pub mod fs_guest;
 pub mod fuse;
 pub mod image;
 pub mod long;
+pub mod moving;
 mod nudge;
 pub mod p9;
 pub mod p9_guest;

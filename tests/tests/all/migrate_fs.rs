@@ -4,7 +4,6 @@
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use nix::fcntl::{FcntlArg, fcntl};
@@ -14,20 +13,14 @@ use tempfile::TempDir;
 use tests::directory_server::{Directory, DirectoryServer};
 use tests::lab::Lab;
 use tests::long;
-use tests::qemu::{BootFrom, Guest};
+use tests::moving::{LIMIT, Load, Sides, file, unix};
 use tests::vringd;
-
-const LIMIT: Duration = Duration::from_secs(240);
 
 /// Directories of the tree, and files in each.
 const TREE: usize = 100;
 
 /// Bytes whose pages a device writes again and again.
 const KNOWN_BYTES: usize = 4 << 20;
-
-/// Rounds behind which all was looked at, and rounds that end while a guest is moved.
-const ROUNDS: usize = 5;
-const ROUNDS_OF_A_MOVE: usize = 2;
 
 /// Knows a tree of many files, and has a log open to which it appends, a file without a name, and two locks. Each round looks at all of
 /// it, and at pages that the device wrote: one that was not moved has what was there before. A program that is executed from the
@@ -126,16 +119,8 @@ fn serve(lab: &Lab, shared: &Path, options: &[&str]) -> Result<DirectoryServer> 
     DirectoryServer::start(lab, &directory)
 }
 
-fn rounds(console: &str) -> usize {
-    console.matches(" ends").count()
-}
-
-fn goes_on(guest: &mut Guest) -> Result<()> {
-    guest.wait_until(LIMIT, |console| rounds(console) >= ROUNDS).context("the load goes on in the guest")
-}
-
-fn migrate(guest: &mut Guest, uri: &str) -> Result<()> {
-    guest.migrate(uri, LIMIT, |since| rounds(since) >= ROUNDS_OF_A_MOVE)
+fn load(script: &str) -> Load<'_> {
+    Load { script, rounds: 5, rounds_of_a_move: 2 }
 }
 
 /// The guest's locks keep others out, wherever it runs.
@@ -151,44 +136,19 @@ fn are_locked(shared: &Path) -> Result<()> {
     Ok(())
 }
 
-fn incoming(lab: &Lab, server: &DirectoryServer, script: &str, place: &Path) -> Result<(Guest, String)> {
-    let uri = format!("unix:{}", place.display());
-    Guest::incoming(lab, &[server.device()], 1, script, &uri).map(|guest| (guest, uri))
-}
-
 /// There and back, cancelled, and with a target that dies.
 fn moves(options: &[&str], without_a_name: bool) -> Result<()> {
     let lab = Lab::take_turn();
     let (shared, places) = (shared()?, TempDir::with_prefix("vringd-test-")?);
-    let (shared, place) = (shared.path(), |name: &str| places.path().join(name));
+    let shared = shared.path();
+    let sides = Sides {
+        place: places.path(),
+        start: &|| serve(&lab, shared, options),
+        device: DirectoryServer::device,
+        check: &|_, _| are_locked(shared),
+    };
     let script = script(Has { locks: true, without_a_name });
-    let here = serve(&lab, shared, options)?;
-    let mut there = serve(&lab, shared, options)?;
-    let mut guest = Guest::boot(&lab, BootFrom::HostToMove, &[here.device()], 1, &script)?;
-    goes_on(&mut guest)?;
-    for _ in 0..long::more() {
-        let (left, uri) = incoming(&lab, &there, &script, &place("left"))?;
-        guest.migrate_and_cancel(&uri, LIMIT, |since| rounds(since) >= 1)?;
-        left.kill();
-        let (lost, uri) = incoming(&lab, &there, &script, &place("lost"))?;
-        guest.migrate_and_lose(lost, &uri, LIMIT, |since| rounds(since) >= 1)?;
-        drop(there);
-        there = serve(&lab, shared, options)?;
-        are_locked(shared)?;
-        let (mut moved, uri) = incoming(&lab, &there, &script, &place("moved"))?;
-        migrate(&mut guest, &uri)?;
-        goes_on(&mut moved)?;
-        are_locked(shared)?;
-        guest.kill();
-        are_locked(shared)?;
-        let (back, uri) = incoming(&lab, &here, &script, &place("back"))?;
-        migrate(&mut moved, &uri)?;
-        guest = back;
-        goes_on(&mut guest)?;
-        // Not before: a file without a name is there as long as somebody has it open.
-        moved.kill();
-        are_locked(shared)?;
-    }
+    let (here, there, guest) = sides.there_and_back(&lab, load(&script))?;
     let known = here.export()?.directory.context("a directory")?.nodes;
     ensure!(known >= 10_000, "it knows {known:?} files");
     guest.kill();
@@ -214,15 +174,15 @@ fn a_guest_whose_files_are_not_found_goes_on_where_it_was() -> Result<()> {
     let script = script(Has { locks: true, without_a_name: true });
     let here = serve(&lab, shared.path(), &[])?;
     let there = serve(&lab, shared.path(), &[])?;
-    let mut guest = Guest::boot(&lab, BootFrom::HostToMove, &[here.device()], 1, &script)?;
-    goes_on(&mut guest)?;
-    let before = rounds(&guest.console());
-    let (refusing, uri) = incoming(&lab, &there, &script, &places.path().join("refused"))?;
+    let load = load(&script);
+    let mut guest = load.boot(&lab, here.device())?;
+    let uri = unix(&places.path().join("refused"));
+    let refusing = load.incoming(&lab, there.device(), &uri)?;
     guest.migrate_and_be_refused(&uri, LIMIT)?;
     refusing.kill();
     let why = there.export()?.last_error.context("the reason is told")?;
     ensure!(why.contains("No such file or directory") && why.contains("guest-error"), "{why}");
-    guest.wait_until(LIMIT, |console| rounds(console) >= before + ROUNDS)?;
+    load.goes_on(&mut guest)?;
     are_locked(shared.path())?;
     guest.kill();
     here.stop()?;
@@ -235,16 +195,16 @@ fn a_guest_with_directories_is_saved_and_restored() -> Result<()> {
     let lab = Lab::take_turn();
     let (shared, places) = (shared()?, TempDir::with_prefix("vringd-test-")?);
     let script = script(Has { locks: true, without_a_name: false });
-    let uri = format!("file:{}", places.path().join("state").display());
+    let load = load(&script);
+    let uri = file(&places.path().join("state"));
     let server = serve(&lab, shared.path(), &[])?;
-    let mut guest = Guest::boot(&lab, BootFrom::HostToMove, &[server.device()], 1, &script)?;
-    goes_on(&mut guest)?;
-    migrate(&mut guest, &uri)?;
+    let mut guest = load.boot(&lab, server.device())?;
+    load.migrate(&mut guest, &uri)?;
     guest.kill();
     server.stop()?;
     let server = serve(&lab, shared.path(), &[])?;
-    let mut guest = Guest::incoming(&lab, &[server.device()], 1, &script, &uri)?;
-    goes_on(&mut guest)?;
+    let mut guest = load.incoming(&lab, server.device(), &uri)?;
+    load.goes_on(&mut guest)?;
     are_locked(shared.path())?;
     guest.kill();
     server.stop()
@@ -256,14 +216,15 @@ fn a_guest_with_a_tree_moves_from_server_to_server() -> Result<()> {
     let lab = Lab::take_turn();
     let (shared, places) = (shared()?, TempDir::with_prefix("vringd-test-")?);
     let script = script(Has { locks: false, without_a_name: false });
+    let load = load(&script);
     let mut server = serve(&lab, shared.path(), &[])?;
-    let mut guest = Guest::boot(&lab, BootFrom::HostToMove, &[server.device()], 1, &script)?;
-    goes_on(&mut guest)?;
+    let mut guest = load.boot(&lab, server.device())?;
     for _ in 0..long::more() {
         let next = serve(&lab, shared.path(), &[])?;
-        let (mut moved, uri) = incoming(&lab, &next, &script, &places.path().join("moved"))?;
-        migrate(&mut guest, &uri)?;
-        goes_on(&mut moved)?;
+        let uri = unix(&places.path().join("moved"));
+        let mut moved = load.incoming(&lab, next.device(), &uri)?;
+        load.migrate(&mut guest, &uri)?;
+        load.goes_on(&mut moved)?;
         guest.kill();
         (guest, server) = (moved, next);
     }
