@@ -29,7 +29,7 @@ pub(crate) trait Device: Send + Sync {
     /// Whether a request that was taken and never answered may be done a second time, by a later process.
     fn has_inflight(&self) -> bool;
 
-    /// Whether a frontend can migrate it: its rings log what they write, and the rest of it is on both sides.
+    /// Whether a frontend can migrate it: its rings log what they write, and the rest of it is on both sides or goes along ([`Device::save`]).
     fn has_log(&self) -> bool;
 
     /// Whether something of it has to go along that is not on both sides.

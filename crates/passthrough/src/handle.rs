@@ -102,6 +102,11 @@ impl FileHandle {
         (self.kind, self.data.bytes())
     }
 
+    /// The same, to be written down.
+    pub(crate) fn to_parts(&self) -> (i32, Vec<u8>) {
+        (self.kind, self.data.bytes().to_vec())
+    }
+
     /// The handle of these parts, which came from a handle.
     pub(crate) fn again(kind: i32, bytes: &[u8]) -> FileHandle {
         FileHandle { kind, data: Data::new(bytes) }

@@ -4,13 +4,13 @@
 //! It is moved between messages, as far as the pipe goes along: a frontend that does not read or write holds nobody up. What is
 //! in it is the target's.
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::io;
+use std::os::fd::OwnedFd;
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::{FileType, Mode, OFlags, fstat, open};
-use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2, read, write};
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::fs::{FileType, fstat};
+use rustix::io::{Errno, read, write};
+use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
 
 use crate::refusal::Refusal;
 
@@ -20,8 +20,6 @@ const BYTES_MAX: usize = 1 << 30;
 const TURN_BYTES: usize = 1 << 20;
 /// What a pipe holds unless somebody asked for more.
 const PIECE_BYTES: usize = 64 << 10;
-/// A pipe has none (pwritev2(2)).
-const NO_POSITION: u64 = u64::MAX;
 
 /// SET_DEVICE_STATE_FD is answered with this: it goes through the frontend's pipe (vhost-user, "Invalid FD flag").
 pub(crate) const THROUGH_YOURS: u64 = 0x100;
@@ -36,13 +34,17 @@ enum Way {
     Load(Vec<u8>),
 }
 
-/// What a state goes through. Its flags are the frontend's as well: each call says for itself that it does not wait.
+/// What a state goes through.
+///
+/// The flags of the frontend's pipe are the frontend's as well, and `RWF_NOWAIT` is for pipes without a name alone, since Linux 6.4. splice(2)
+/// can be told for itself not to wait, from one pipe to another. So there is one of our own between.
 #[derive(Debug)]
 pub(crate) struct Pipe {
-    fd: OwnedFd,
-    is_socket: bool,
-    /// Nobody else has this open file, and it does not block.
-    is_ours: bool,
+    theirs: OwnedFd,
+    /// Where our own is read, and where it is written to.
+    ours: (OwnedFd, OwnedFd),
+    /// What is in it.
+    bytes: usize,
 }
 
 /// A state that is being moved.
@@ -76,7 +78,7 @@ impl Transfer {
             Way::Save(..) => PollFlags::OUT,
             Way::Load(_) => PollFlags::IN,
         };
-        self.pipe.as_ref().map(|pipe| PollFd::new(&pipe.fd, flags))
+        self.pipe.as_ref().map(|pipe| PollFd::new(&pipe.theirs, flags))
     }
 
     /// Moves what is possible without blocking, within reason.
@@ -120,62 +122,54 @@ impl Transfer {
 
 impl Pipe {
     /// # Errors
-    /// Reading or writing it could block whatever it is told.
-    pub(crate) fn new(fd: OwnedFd) -> Result<Pipe, Refusal> {
-        let stat = fstat(&fd).map_err(|error| Refusal::StatePipe(error.into()))?;
-        match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Fifo => Ok(Pipe { fd, is_socket: false, is_ours: false }),
-            FileType::Socket => Ok(Pipe { fd, is_socket: true, is_ours: false }),
-            _ => Err(Refusal::StateFile),
+    /// It is none: reading or writing anything else could block whatever it is told.
+    pub(crate) fn new(theirs: OwnedFd) -> Result<Pipe, Refusal> {
+        let failed = |error: Errno| Refusal::StatePipe(error.into());
+        let stat = fstat(&theirs).map_err(failed)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Fifo {
+            return Err(Refusal::StateFile);
         }
+        let ours = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(failed)?;
+        Ok(Pipe { theirs, ours, bytes: 0 })
     }
 
-    fn write(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
-        if self.is_socket {
-            return send(&self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-        }
-        match pwritev2(&self.fd, &[IoSlice::new(bytes)], NO_POSITION, ReadWriteFlags::NOWAIT) {
-            Err(Errno::OPNOTSUPP) => {}
-            written => return written,
-        }
-        self.make_ours(OFlags::WRONLY)?;
-        write(&self.fd, bytes)
+    /// How many of these bytes it has taken, and whether any went on.
+    fn write(&mut self, bytes: &[u8]) -> Result<(usize, usize), Errno> {
+        let taken = if self.bytes > 0 || bytes.is_empty() { 0 } else { write(&self.ours.1, bytes)? };
+        self.bytes += taken;
+        let gone = splice(&self.ours.0, None, &self.theirs, None, self.bytes, SpliceFlags::NONBLOCK);
+        let gone = match gone {
+            // They are taken nevertheless.
+            Err(Errno::AGAIN) if taken > 0 => 0,
+            gone => gone?,
+        };
+        self.bytes -= gone;
+        Ok((taken, gone))
     }
 
     fn read(&mut self, bytes: &mut [u8]) -> Result<usize, Errno> {
-        if self.is_socket {
-            return recv(&self.fd, bytes, RecvFlags::DONTWAIT).map(|(read, _)| read);
+        if self.bytes == 0 {
+            self.bytes = splice(&self.theirs, None, &self.ours.1, None, bytes.len(), SpliceFlags::NONBLOCK)?;
         }
-        match preadv2(&self.fd, &mut [IoSliceMut::new(bytes)], NO_POSITION, ReadWriteFlags::NOWAIT) {
-            Err(Errno::OPNOTSUPP) => {}
-            read => return read,
-        }
-        self.make_ours(OFlags::RDONLY)?;
-        read(&self.fd, bytes)
-    }
-
-    /// Before Linux 6.4, and for named pipes, calls cannot say so: the pipe is opened once more then, with flags that are nobody else's.
-    /// Where there is no /proc, it cannot be.
-    fn make_ours(&mut self, access: OFlags) -> Result<(), Errno> {
-        if !self.is_ours {
-            let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
-            let opened = open(path, access | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
-            (self.fd, self.is_ours) = (opened.map_err(|_| Errno::OPNOTSUPP)?, true);
-        }
-        Ok(())
+        let most = self.bytes.min(bytes.len());
+        let read = if most == 0 { 0 } else { read(&self.ours.0, bytes.get_mut(..most).unwrap_or_default())? };
+        self.bytes -= read;
+        Ok(read)
     }
 }
 
 fn save_some(pipe: &mut Pipe, pieces: &mut Vec<Vec<u8>>, at: &mut usize) -> Result<Option<usize>, Errno> {
-    let Some(piece) = pieces.last() else { return Ok(None) };
-    let rest = piece.get(*at..).unwrap_or_default();
-    let written = if rest.is_empty() { 0 } else { pipe.write(rest)? };
-    *at += written;
-    if written == rest.len() {
+    while pieces.last().is_some_and(|piece| *at >= piece.len()) {
         pieces.pop();
         *at = 0;
     }
-    Ok(Some(written))
+    let rest = pieces.last().and_then(|piece| piece.get(*at..)).unwrap_or_default();
+    if rest.is_empty() && pipe.bytes == 0 {
+        return Ok(None);
+    }
+    let (taken, gone) = pipe.write(rest)?;
+    *at += taken;
+    Ok(Some(taken.max(gone)))
 }
 
 fn load_some(pipe: &mut Pipe, state: &mut Vec<u8>) -> Result<Option<usize>, Errno> {

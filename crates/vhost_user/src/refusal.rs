@@ -71,7 +71,7 @@ pub(crate) enum Refusal {
     InflightRing { index: u16, queues: u16 },
     /// inflight region: {0}
     Inflight(#[from] InflightError),
-    /// the device state does not go through a pipe or a socket
+    /// the device state does not go through a pipe
     StateFile,
     /// the device state takes {bytes} bytes, and {most} are the most
     StateBytes { bytes: usize, most: usize },
@@ -79,6 +79,8 @@ pub(crate) enum Refusal {
     StatePipe(std::io::Error),
     /// the device state is asked about before all of it was moved
     StateUnfinished,
+    /// it begins a migration without DEVICE_STATE, so that what the guest has of the device would stay behind
+    LogWithoutState,
     /// no device state was moved
     StateMissing,
     /// {0}

@@ -322,6 +322,10 @@ impl<'a> Session<'a> {
         let ring = &mut self.rings[at];
         let was_serving = ring.is_serving(self.acked);
         ring.start_if_ready(kicked, found, self.acked, self.target)?;
+        if ring.runs() {
+            // Whoever moved the device's state has given that up.
+            self.transfer = None;
+        }
         self.unlogged |= self.acked.log_all() && !was_serving && ring.is_serving(self.acked);
         Ok(())
     }
@@ -416,6 +420,7 @@ impl<'a> Session<'a> {
         if let Some(region) = &self.inflight {
             region.reset();
         }
+        self.transfer = None;
         self.target.reset();
         Ok(Answer::Done)
     }
@@ -446,6 +451,9 @@ impl<'a> Session<'a> {
     /// a guest with old pages.
     fn set_log(&mut self, message: &mut Message) -> Result<Answer, Refusal> {
         let shown = message.decode::<VhostUserLog>()?;
+        if self.target.has_device_state() && !self.acked.device_state() {
+            return Err(Refusal::LogWithoutState);
+        }
         let log = Log::map(&shown, message.fd()?)?;
         if let Some(memory) = self.memory.memory() {
             log.check_memory(memory)?;
@@ -480,7 +488,6 @@ impl<'a> Session<'a> {
         message.no_body()?;
         let state = self.transfer.take().ok_or(Refusal::StateMissing)?.end()?;
         if let Some(state) = state {
-            self.no_ring_runs()?;
             self.target.load(state).map_err(Refusal::State)?;
         }
         Ok(Answer::Body(0_u64.to_ne_bytes().to_vec()))

@@ -130,7 +130,7 @@ impl Directory {
         let lost = self.service.tree().take_locks_again(let_go, is_wanted);
         let first = lost.first()?;
         Some(format!(
-            "{} of the guest's files are closed, as their locks are another's since the migration that failed: inode {}: {}",
+            "{} of the guest's locks are not had again after the migration that failed, and their files are closed: inode {}: {}",
             lost.len(),
             first.node,
             first.error

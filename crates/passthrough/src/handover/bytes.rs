@@ -28,13 +28,6 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
-    /// How many nodes follow, of so many bytes each at least.
-    pub(super) fn count(&mut self, bytes_min: usize) -> Result<usize, postcard::Error> {
-        let count: usize = self.next()?;
-        self.has_room_for(count, bytes_min)?;
-        Ok(count)
-    }
-
     /// What is said is not believed before there is room made for it.
     pub(crate) fn has_room_for(&self, count: usize, bytes_min: usize) -> Result<(), postcard::Error> {
         if count > self.0.len() / bytes_min { Err(postcard::Error::DeserializeUnexpectedEnd) } else { Ok(()) }

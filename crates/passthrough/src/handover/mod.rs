@@ -104,7 +104,8 @@ impl Tree {
         let mut incoming = Incoming::new(adopted.descriptors);
         let label: PathBuf = form.next()?;
         let mounts: Vec<MountForm> = form.next()?;
-        let nodes = form.count(form::NODE_BYTES_MIN)?;
+        let nodes = form.next()?;
+        form.has_room_for(nodes, form::NODE_BYTES_MIN)?;
         let root = form.find(nodes, |form| form.node == ROOT)?.and_then(|form| form.path);
         let root = incoming.take(root.ok_or(AdoptError::NoRoot)?)?;
         let proc_self_fd = open_proc(&label)?;

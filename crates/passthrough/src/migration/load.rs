@@ -51,7 +51,7 @@ impl Tree {
             mounts: Vec::new(),
             open: HashSet::new(),
             handles: Handles::default(),
-            without_locks: Vec::new(),
+            without_locks: HashSet::new(),
             next: (head.next_node, head.next_handle),
             loaded: Loaded::default(),
         };
@@ -112,7 +112,7 @@ impl Tree {
             loading.owner(owner, taken);
         }
         // Behind all that were taken.
-        loading.without_locks.iter().for_each(|node| self.lose_files_of(*node));
+        self.lose_files_of(&loading.without_locks);
         let loaded = loading.loaded;
         match &loaded.first_lost {
             Some(first) if self.options.migration.on_error == MigrationOnError::Abort => {
@@ -189,7 +189,7 @@ struct Loading<'a> {
     open: HashSet<Node>,
     handles: Handles,
     /// Nodes whose locks are not all had here.
-    without_locks: Vec<Node>,
+    without_locks: HashSet<Node>,
     /// Above all numbers of nodes, and of open files.
     next: (u64, u64),
     loaded: Loaded,
@@ -265,7 +265,7 @@ impl Loading<'_> {
                 if named {
                     self.walk.found(&inode);
                     if let Err(error) = self.find_record(&inode) {
-                        self.lose(|| "its record".to_owned(), error);
+                        self.lose(|| format!("record of inode {}", state.node), error);
                     }
                 }
                 Ok(())
@@ -341,7 +341,7 @@ impl Loading<'_> {
             Some(Seen { key, mount, hold, .. }) => (key, mount, hold),
             None => (root.key, Arc::clone(&root.mount), Hold::default()),
         };
-        let handle = hold.handle.as_ref().map(FileHandle::parts).map(|(kind, bytes)| (kind, bytes.to_vec()));
+        let handle = hold.handle.as_ref().map(FileHandle::to_parts);
         let form = NodeForm {
             node: state.node,
             ino: key.ino,
@@ -411,7 +411,7 @@ impl Loading<'_> {
         match taken {
             Ok(()) => self.tree.locks.came_by(node, owner, handle),
             Err(error) => {
-                self.without_locks.push(node);
+                self.without_locks.insert(node);
                 self.lose(|| format!("locks of open file {handle} of inode {node}"), error);
             }
         }

@@ -4,6 +4,7 @@ use crate::lock::{self, Holding, LockKind};
 use crate::sync::lock;
 use crate::{Handle, Node, Tree};
 use rustix::io::Errno;
+use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -62,7 +63,7 @@ impl Tree {
                 });
                 let lost = owners.chain(flocks).map(|(node, handle, error)| NotTaken { node, handle, error });
                 let lost: Vec<NotTaken> = lost.collect();
-                lost.iter().for_each(|lost| self.lose_files_of(lost.node));
+                self.lose_files_of(&lost.iter().map(|lost| lost.node).collect());
                 return lost;
             }
             (owners, flocks) = (
@@ -82,15 +83,16 @@ impl Tree {
         flocks.iter().filter_map(take).collect()
     }
 
-    /// Nothing of a node is open or locked any more: nobody could unlock it.
-    pub(super) fn lose_files_of(&self, node: Node) {
-        for (handle, file) in self.files.all() {
-            if file.node() == node {
-                self.files.remove(handle);
-            }
+    /// Nothing of these nodes is open or locked any more: nobody could unlock it.
+    pub(super) fn lose_files_of(&self, nodes: &HashSet<Node>) {
+        if nodes.is_empty() {
+            return;
         }
-        for holding in self.locks.holdings().iter().filter(|holding| holding.node == node) {
-            self.locks.drop_owner(node, holding.owner);
+        for (handle, _) in self.files.all().iter().filter(|(_, file)| nodes.contains(&file.node())) {
+            self.files.remove(*handle);
+        }
+        for holding in self.locks.holdings().iter().filter(|holding| nodes.contains(&holding.node)) {
+            self.locks.drop_owner(holding.node, holding.owner);
         }
     }
 }

@@ -71,6 +71,8 @@ pub enum SaveError {
     Handles(Errno),
     /// the paths of what its guest knows take more than 256 MiB; let the guest drop its caches (echo 2 > /proc/sys/vm/drop_caches) and try again, or use migration_mode file-handles
     Paths,
+    /// files that its guest has released are still being closed after 30 s; look at their file system, and try again
+    Closing,
     /// what its guest has written to open file {handle} of inode {node} cannot be written back: {error}
     WriteBack {
         /// The open file.

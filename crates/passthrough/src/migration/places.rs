@@ -133,12 +133,22 @@ impl<'a> Places<'a> {
                 return None;
             }
             // What cannot be read is not where they are found.
-            let _ = self.search_in(dir, path, &mut search, thriftily);
+            if self.search_in(dir, path, &mut search, (thriftily, is_wanted)) == Err(Errno::INTR) {
+                return None;
+            }
         }
         Some(search.found)
     }
 
-    fn search_in(&self, dir: &Arc<Inode>, path: &[u8], search: &mut Search<'_>, thriftily: bool) -> Result<()> {
+    /// # Errors
+    /// `EINTR` when it is not wanted any more.
+    fn search_in(
+        &self,
+        dir: &Arc<Inode>,
+        path: &[u8],
+        search: &mut Search<'_>,
+        (thriftily, is_wanted): (bool, &dyn Fn() -> bool),
+    ) -> Result<()> {
         if !dir.kind.is_directory() {
             return Ok(());
         }
@@ -146,13 +156,17 @@ impl<'a> Places<'a> {
         let mut credit = CREDIT;
         let mut buffer = Vec::with_capacity(LISTING_BYTES);
         let mut entries = RawDir::new(&dir, buffer.spare_capacity_mut());
-        while let Some(entry) = entries.next() {
+        loop {
+            if entries.is_buffer_empty() && !is_wanted() {
+                return Err(Errno::INTR);
+            }
+            let Some(entry) = entries.next() else { return Ok(()) };
             let entry = entry?;
             let name = entry.file_name();
             if thriftily {
                 credit = credit.saturating_sub(1);
                 if credit == 0 {
-                    break;
+                    return Ok(());
                 }
             }
             let Some(candidates) = search.wanted.get_mut(&entry.ino()).filter(|_| name != c"." && name != c"..") else {
@@ -169,7 +183,6 @@ impl<'a> Places<'a> {
             search.found.push(Found { at, path: [path, slash, name.to_bytes()].concat(), handle });
             credit += CREDIT_OF_ONE;
         }
-        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@
 use super::form::{FileState, FoundBy, HandleState, HeadState, MOUNTS_MAX, NodeState, OwnerState, RangeState, Way};
 use super::places::{Found, Path, Place, Places};
 use super::{LOOK_EVERY, SaveError, Saved};
+use crate::closing::closing;
 use crate::handle::FileHandle;
 use crate::handover::bytes;
 use crate::lock::{Holding, LockKind};
@@ -18,6 +19,12 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long files may take to be closed, and how often that is looked at.
+const CLOSED_BY: Duration = Duration::from_secs(30);
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(5);
 
 /// What all paths may take, in bytes, while they are put in order: those of a million files by long names.
 const PATH_BYTES_MAX: usize = 256 << 20;
@@ -73,6 +80,17 @@ impl Tree {
     /// What file systems write back when a file is closed, or its lock is dropped, is written back now: the other host reads it before
     /// this one closes anything.
     fn write_back(&self, is_wanted: &dyn Fn() -> bool) -> std::result::Result<(), SaveError> {
+        if !self.mounts.all().iter().any(|mount| mount.reports_at_close()) {
+            return Ok(());
+        }
+        // What was released and is closed elsewhere.
+        let by = Instant::now() + CLOSED_BY;
+        while closing().is_some() && is_wanted() {
+            if Instant::now() >= by {
+                return Err(SaveError::Closing);
+            }
+            thread::sleep(LOOK_AGAIN_AFTER);
+        }
         for (handle, file) in self.files.all() {
             if !is_wanted() {
                 return Err(SaveError::Unwanted);
@@ -118,15 +136,15 @@ struct Saving<'a> {
     /// What all paths take.
     path_bytes: Cell<usize>,
     places: Places<'a>,
-    /// By their places among `ways`; `None`: no path leads there.
-    mounts: HashMap<MountKey, Option<u32>>,
+    /// By their places among `ways`.
+    mounts: HashMap<MountKey, u32>,
     ways: Vec<Way>,
 }
 
 impl Saving<'_> {
     fn root_handle(&self) -> Result<HandleState> {
         let root = self.tree.table.get(ROOT).and_then(|root| self.tree.table.pin(&root))?;
-        FileHandle::of(root.as_fd(), c"").map(|handle| state_of(&handle))
+        FileHandle::of(root.as_fd(), c"").map(|handle| handle.to_parts())
     }
 
     /// Once in a while whether anybody waits for it, and each time what it takes.
@@ -215,7 +233,7 @@ impl Saving<'_> {
         let found = self.places.search(dirs, inodes, (unknown, thriftily), self.is_wanted);
         for Found { at, path, handle } in found.ok_or(SaveError::Unwanted)? {
             if let Some(seen) = seen.get_mut(at) {
-                let handle = handle.filter(|_| self.verifies()).as_ref().map(state_of);
+                let handle = handle.filter(|_| self.verifies()).as_ref().map(FileHandle::to_parts);
                 *seen = Seen { place: Place::At(path), handle };
                 self.goes_on(1, &seen.place)?;
             }
@@ -243,7 +261,7 @@ impl Saving<'_> {
 
     fn look_at(&self, inode: &Inode, fd: BorrowedFd<'_>, is_certain: bool) -> Seen {
         let handle = self.verifies().then(|| FileHandle::of(fd, c"").ok()).flatten();
-        Seen { place: self.places.of(inode, fd, is_certain), handle: handle.as_ref().map(state_of) }
+        Seen { place: self.places.of(inode, fd, is_certain), handle: handle.as_ref().map(FileHandle::to_parts) }
     }
 
     /// Nodes by their handles, and the mounts to open them on.
@@ -257,13 +275,16 @@ impl Saving<'_> {
     }
 
     fn by_handle(&mut self, inode: &Arc<Inode>) -> FoundBy {
+        if inode.gone.load(Ordering::Relaxed) && !inode.is_open() {
+            return FoundBy::Gone;
+        }
         let handle = match &inode.handle {
             Some(handle) => Ok(handle.clone()),
             None => self.tree.table.pin(inode).and_then(|pin| FileHandle::of(pin.as_fd(), c"")),
         };
         match (handle, self.mount_of(inode)) {
             // Whether it leads to this inode is seen where it is opened.
-            (Ok(handle), Some(mount)) => FoundBy::Handle { mount, handle: state_of(&handle), ino: inode.key.ino },
+            (Ok(handle), Some(mount)) => FoundBy::Handle { mount, handle: handle.to_parts(), ino: inode.key.ino },
             (Err(Errno::STALE), _) => FoundBy::Gone,
             (Err(error), _) => FoundBy::Lost(error.raw_os_error()),
             (Ok(_), None) => FoundBy::Lost(Errno::XDEV.raw_os_error()),
@@ -273,21 +294,20 @@ impl Saving<'_> {
     /// The place of an inode's mount among those that go along.
     fn mount_of(&mut self, inode: &Arc<Inode>) -> Option<u32> {
         let key = inode.key.mount;
-        if let Some(known @ Some(_)) = self.mounts.get(&key) {
-            return *known;
+        if let Some(known) = self.mounts.get(&key) {
+            return Some(*known);
         }
         let path = if self.tree.table.get(ROOT).is_ok_and(|root| root.key.mount == key) {
             Some(Path::new())
         } else {
             self.way_to_mount(inode, key)
         };
-        // Through another inode there may be one.
-        let place = path.filter(|_| self.ways.len() < MOUNTS_MAX).map(|path| {
-            self.ways.push(way(b"", &path));
-            (self.ways.len() - 1) as u32
-        });
+        // Where none leads there, one may through another inode.
+        let path = path.filter(|_| self.ways.len() < MOUNTS_MAX)?;
+        let place = self.ways.len() as u32;
+        self.ways.push(way(b"", &path));
         self.mounts.insert(key, place);
-        place
+        Some(place)
     }
 
     /// The first part of an inode's path that is on its mount.
@@ -300,11 +320,6 @@ impl Saving<'_> {
             .find(|part| self.places.key_at(part).is_ok_and(|found| found.mount == key))
             .map(<[u8]>::to_vec)
     }
-}
-
-fn state_of(handle: &FileHandle) -> HandleState {
-    let (kind, bytes) = handle.parts();
-    (kind, bytes.to_vec())
 }
 
 fn node_state(inode: &Inode, found: FoundBy) -> NodeState {

@@ -1,6 +1,7 @@
 //! From the root to where nodes are, by names alone: no link is followed, and nothing above the root is in reach.
 
 use super::form::Way;
+use crate::handle::FileHandle;
 use crate::handover::form::NodeForm;
 use crate::node::{Inode, Pin};
 use crate::stat::{Key, Kind, open_path, stat};
@@ -110,7 +111,7 @@ impl<'a> Walk<'a> {
             ino: Key::of(&seen).ino,
             mount: 0,
             kind: Kind::of(&seen).mode(),
-            handle: handle.as_ref().map(|handle| (handle.parts().0, handle.parts().1.to_vec())),
+            handle: handle.as_ref().map(FileHandle::to_parts),
             references: 0,
             verified: true,
             current: false,

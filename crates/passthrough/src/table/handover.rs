@@ -61,7 +61,7 @@ impl Table {
             ino: inode.key.ino,
             mount: out.mount(&inode.mount)?,
             kind: inode.kind.mode(),
-            handle: inode.handle.as_ref().map(FileHandle::parts).map(|(kind, bytes)| (kind, bytes.to_vec())),
+            handle: inode.handle.as_ref().map(FileHandle::to_parts),
             references: inode.references.load(Ordering::Relaxed),
             verified: inode.verified.load(Ordering::Relaxed),
             current: !inode.displaced.load(Ordering::Relaxed),

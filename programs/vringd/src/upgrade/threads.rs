@@ -56,9 +56,9 @@ fn waits() -> BTreeMap<String, Wait> {
 /// # Errors
 /// One that still does, and what to do.
 pub(super) fn check(patience: Duration) -> Result<(), String> {
-    let closing = passthrough::closing();
-    wait_for_closes(patience, |now| now == closing)?;
-    wait_for(patience, |_| true)
+    let (by, closing) = (Instant::now() + patience, passthrough::closing());
+    wait_for_closes(by, |now| now == closing)?;
+    wait_for(by, |_| true)
 }
 
 /// As above, of those that are known by their names: any other may wait for a disk that takes its time.
@@ -67,13 +67,13 @@ pub(super) fn check(patience: Duration) -> Result<(), String> {
 /// As above.
 pub(super) fn check_known(patience: Duration) -> Result<(), String> {
     // What is left to that thread is closed by the process that ends, otherwise.
-    wait_for_closes(patience, |_| true)?;
-    wait_for(patience, Wait::is_known)
+    let by = Instant::now() + patience;
+    wait_for_closes(by, |_| true)?;
+    wait_for(by, Wait::is_known)
 }
 
 /// Waits until nothing of a directory is being closed, or that `counts` no more.
-fn wait_for_closes(patience: Duration, counts: impl Fn(Option<u64>) -> bool) -> Result<(), String> {
-    let by = Instant::now() + patience;
+fn wait_for_closes(by: Instant, counts: impl Fn(Option<u64>) -> bool) -> Result<(), String> {
     while let now @ Some(_) = passthrough::closing()
         && counts(now)
     {
@@ -85,8 +85,8 @@ fn wait_for_closes(patience: Duration, counts: impl Fn(Option<u64>) -> bool) -> 
     Ok(())
 }
 
-fn wait_for(patience: Duration, counts: impl Fn(&Wait) -> bool) -> Result<(), String> {
-    let (by, mut left) = (Instant::now() + patience, waits());
+fn wait_for(by: Instant, counts: impl Fn(&Wait) -> bool) -> Result<(), String> {
+    let mut left = waits();
     left.retain(|_, wait| counts(wait));
     while let Some((number, Wait { name, .. })) = left.first_key_value() {
         if Instant::now() >= by {

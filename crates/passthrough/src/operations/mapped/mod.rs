@@ -128,10 +128,8 @@ impl Tree {
         (dir, dir_fd, name): (&Arc<Inode>, BorrowedFd<'_>, &CStr),
         inode: &Arc<Inode>,
     ) -> Result<()> {
-        if mapped.files.is_some() {
-            let record = Of::Name(dir_fd, name).load()?.unwrap_or_default();
-            self.remember(mapped, inode, Some((dir, name)), record);
-        }
+        let record = Of::Name(dir_fd, name).load()?.unwrap_or_default();
+        self.remember(mapped, inode, Some((dir, name)), record);
         Ok(())
     }
 
