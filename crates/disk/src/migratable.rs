@@ -9,6 +9,7 @@ use crate::StorageSpec;
 use engine::{Completion, Io, Solo, Token};
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::sleep;
@@ -39,7 +40,7 @@ const HELD_BY_US: usize = 2;
 
 /// See the module.
 struct Migratable {
-    /// Held while it is taken or given up. In it, the end of a volume that is being closed.
+    /// Held while it is taken or given up. In it, the end of a volume that is being closed, until it was told to whoever gives it up.
     changing: Mutex<Option<End>>,
     state: Mutex<State>,
     is_volume: bool,
@@ -51,8 +52,14 @@ struct State {
     has: Has,
     /// The kernel's number of what kept something from stable storage. It says that once, and the next flush succeeds.
     failed: Option<i32>,
-    /// It was open here, and is not closed in order yet: nobody else can take it.
-    is_unclosed: bool,
+    /// It was open here, and is not closed in order yet: nobody else can take it. The thread that closes it says when it is.
+    is_unclosed: Arc<AtomicBool>,
+}
+
+impl State {
+    fn is_unclosed(&self) -> bool {
+        self.is_unclosed.load(Ordering::Acquire)
+    }
 }
 
 /// What a thread says that closes a volume.
@@ -111,7 +118,7 @@ fn promised(about: Description) -> Description {
 impl Migratable {
     fn new(spec: StorageSpec, has: Has) -> Migratable {
         let is_volume = spec.migratable().and_then(Look::volume).is_some();
-        let state = State { spec, has, failed: None, is_unclosed: false };
+        let state = State { spec, has, failed: None, is_unclosed: Arc::default() };
         Migratable { changing: Mutex::default(), state: Mutex::new(state), is_volume }
     }
 
@@ -151,24 +158,25 @@ impl Migratable {
             Err(RecvTimeoutError::Disconnected) => Err(unclosed(io::ErrorKind::Other, "what closed it has panicked")),
         };
         *closing = None;
-        self.state().is_unclosed = ended.is_err();
         ended.map(|()| true)
     }
 
     /// Sees to the close of what was open here, and begins it anew where it has failed. Whether there was anything to be closed.
     fn closed(&self, closing: &mut Option<End>, by: Instant) -> Result<bool, StorageError> {
-        let (spec, target) = match &*self.state() {
-            State { spec, has: Has::Seen(about, _), is_unclosed: true, .. } => (spec.clone(), about.target.clone()),
-            _ => return Ok(false),
-        };
         if closing.is_none() {
+            let (spec, target, is_unclosed) = match &*self.state() {
+                state @ State { spec, has: Has::Seen(about, _), is_unclosed, .. } if state.is_unclosed() => {
+                    (spec.clone(), about.target.clone(), is_unclosed.clone())
+                }
+                _ => return Ok(false),
+            };
             let close = move || {
                 let look = spec.migratable().ok_or_else(|| io::ErrorKind::Unsupported.into());
                 // Another host may have gone on with it.
                 let left = written(&spec).try_for_each(|path| forget_cached(&path));
                 look.and_then(|look| left.and_then(|()| look.close_left()).map_err(io::Error::other)).map_err(writing)
             };
-            *closing = Some(closing_by(target, by, close)?);
+            *closing = Some(closing_by(target, by, is_unclosed, close)?);
         }
         self.ended(closing, by)
     }
@@ -264,7 +272,8 @@ impl Custody for Migratable {
         if let (Some(volume), Some(status)) = (open.volume(), state.volume_unheld()) {
             volume.set_sync(status.sync);
         }
-        (state.has, state.is_unclosed) = (Has::Open(open.clone()), false);
+        state.has = Has::Open(open.clone());
+        state.is_unclosed.store(false, Ordering::Release);
         Ok(open)
     }
 
@@ -299,13 +308,14 @@ impl Custody for Migratable {
         let (gives, given) = channel::<Arc<dyn Storage>>();
         if is_volume {
             let close = move || given.recv().map_or(Ok(()), close);
-            *closing = Some(closing_by(about.target.clone(), closed_by(), close)?);
+            let is_unclosed = self.state().is_unclosed.clone();
+            *closing = Some(closing_by(about.target.clone(), closed_by(), is_unclosed, close)?);
         }
         tracing::info!(path = about.target, "the image is given up: no guest runs");
         // Nobody who only looks waits for what comes.
         let kept = {
             let mut state = self.state();
-            state.is_unclosed = is_volume;
+            state.is_unclosed.store(is_volume, Ordering::Release);
             std::mem::replace(&mut state.has, Has::Seen(about, capacity_bytes))
         };
         drop(kept);
@@ -327,12 +337,12 @@ impl Custody for Migratable {
     }
 
     fn is_held(&self) -> bool {
-        // A close that has ended meanwhile is seen, whoever asks.
-        if let Ok(mut closing) = self.changing.try_lock() {
-            let _ = self.ended(&mut closing, Instant::now());
-        }
         let state = self.state();
-        state.is_unclosed || matches!(state.has, Has::Open(_))
+        state.is_unclosed() || matches!(state.has, Has::Open(_))
+    }
+
+    fn is_to_be_given_up(&self) -> bool {
+        self.is_held() || self.changing.try_lock().is_ok_and(|closing| closing.is_some())
     }
 
     fn is_changing(&self) -> bool {
@@ -348,12 +358,20 @@ impl Custody for Migratable {
 impl Drop for Migratable {
     fn drop(&mut self) {
         let mut closing = std::mem::take(&mut *self.changing());
-        while closing.is_some() {
-            let _ = self.ended(&mut closing, Instant::now() + TAKE_PATIENCE);
-        }
+        let wait = |closing: &mut Option<End>| {
+            while closing.is_some() {
+                let _ = self.ended(closing, Instant::now() + TAKE_PATIENCE);
+            }
+        };
+        wait(&mut closing);
         // Once more, for what was well again since.
-        if let Err(error) = self.closed(&mut closing, Instant::now() + TAKE_PATIENCE) {
-            tracing::error!(path = self.describe().target, %error, "the volume is left as it is, and no other daemon can take it");
+        let _ = self.closed(&mut closing, Instant::now() + TAKE_PATIENCE);
+        wait(&mut closing);
+        if self.state().is_unclosed() {
+            tracing::error!(
+                path = self.describe().target,
+                "the volume is not closed in order, and no other daemon can take it"
+            );
         }
     }
 }
@@ -378,6 +396,7 @@ fn close(volume: Arc<dyn Storage>) -> Result<(), StorageError> {
 fn closing_by(
     target: String,
     by: Instant,
+    is_unclosed: Arc<AtomicBool>,
     close: impl FnOnce() -> Result<(), StorageError> + Send + 'static,
 ) -> Result<End, StorageError> {
     let (sender, end) = channel();
@@ -391,6 +410,7 @@ fn closing_by(
                 ),
             )
         });
+        is_unclosed.store(closed.is_err(), Ordering::Release);
         let is_late = Instant::now() >= by;
         match &closed {
             Err(error) if is_late => {
@@ -459,7 +479,7 @@ impl Storage for Migratable {
                 format!("{target} could not be flushed ({why}) and is kept: remove its export and its disk first");
             return Err(std::io::Error::other(message));
         }
-        if self.is_held() && self.state().is_unclosed {
+        if self.state().is_unclosed() {
             let target = self.describe().target;
             return Err(std::io::Error::other(format!("{target} is not closed in order yet: try again when it is")));
         }

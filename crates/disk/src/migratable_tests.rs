@@ -441,8 +441,15 @@ fn a_close_that_hangs_holds_nobody_up() {
     assert!(refused.contains("still being closed after 5 s, by this daemon"), "{refused}");
     assert!(matches!(here.take(&|| false).map(drop), Err(OpenError::Unwanted { .. })));
     drop(ends);
+    let by = Instant::now() + PATIENCE;
+    while here.is_held() {
+        assert!(Instant::now() < by, "it is closed");
+        sleep(Duration::from_millis(5));
+    }
+    // Whoever looks does not take it from whoever has to let go of what workers have.
+    assert!(here.is_to_be_given_up() && here.hand_over().is_ok());
     assert_eq!(wait(), Ok(true));
-    assert!(!here.is_held() && here.hand_over().is_ok());
+    assert!(!here.is_to_be_given_up());
     drop(custody(&opened(&spec)).take(&|| true).unwrap());
 }
 

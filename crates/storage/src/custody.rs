@@ -53,6 +53,11 @@ pub trait Custody: Send + Sync {
     /// Whether this process has it, or has not closed it in order yet.
     fn is_held(&self) -> bool;
 
+    /// Whether [`Custody::give_up`] has something to do, or to tell.
+    fn is_to_be_given_up(&self) -> bool {
+        self.is_held()
+    }
+
     /// Whether it is being taken or given up.
     fn is_changing(&self) -> bool;
 

@@ -325,7 +325,7 @@ impl Device for Disk {
     }
 
     fn is_held(&self) -> bool {
-        self.storage().custody().is_some_and(storage::Custody::is_held)
+        self.storage().custody().is_some_and(storage::Custody::is_to_be_given_up)
     }
 
     fn changes_hands(&self) -> bool {

@@ -15,7 +15,7 @@ use crate::patience::without_waiting;
 use crate::stat::{Key, Kind, stat};
 use crate::sync::lock;
 use crate::table::Hold;
-use crate::{Lock, Node, ROOT, Result, Tree, lock as locks};
+use crate::{Handle, Lock, Node, ROOT, Result, Tree, lock as locks};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::HashSet;
@@ -50,6 +50,7 @@ impl Tree {
             walk,
             mounts: Vec::new(),
             open: HashSet::new(),
+            locked_by: HashSet::new(),
             handles: Handles::default(),
             without_locks: HashSet::new(),
             next: (head.next_node, head.next_handle),
@@ -88,6 +89,7 @@ impl Tree {
             Ok(())
         })?;
         loading.open = files.iter().map(|file| file.node).collect();
+        loading.locked_by = owners.iter().map(|(owner, _)| owner.handle).collect();
         bytes.has_room_for(head.nodes, form::NODE_BYTES_MIN)?;
         self.table.expect(head.nodes);
         // Numbers that were given away are not given away again.
@@ -187,6 +189,8 @@ struct Loading<'a> {
     mounts: Vec<Result<Arc<Mount>>>,
     /// Nodes that the client has open.
     open: HashSet<Node>,
+    /// Open files by which locks came.
+    locked_by: HashSet<Handle>,
     handles: Handles,
     /// Nodes whose locks are not all had here.
     without_locks: HashSet<Node>,
@@ -372,6 +376,10 @@ impl Loading<'_> {
         }
         self.loaded.files += 1;
         if let Err(error) = self.open_file(state) {
+            // Nobody could unlock what came by it.
+            if state.flock.is_some() || self.locked_by.contains(&state.handle) {
+                self.without_locks.insert(state.node);
+            }
             self.lose(|| format!("open file {} of inode {}", state.handle, state.node), error);
         }
         Ok(())

@@ -376,6 +376,25 @@ fn all_files_of_a_lock_that_is_lost_are_closed() {
     }
 }
 
+/// An open file that is not had takes the locks along that came by it.
+#[test]
+fn locks_of_a_file_that_is_lost_are_dropped() {
+    let (here, _) = two();
+    let from = tree(here.path(), &options());
+    let (node, handle) = open(&from, "open", libc::O_RDWR);
+    from.set_lock(node, handle, 1, EVERYTHING).unwrap();
+    from.flock(handle, 1, LockKind::Write).unwrap();
+    let state = saved(&from);
+    from.let_locks_go();
+    let third = tree(here.path(), &options());
+    let (theirs, their_handle) = open(&third, "open", libc::O_RDWR);
+    third.flock(their_handle, 1, LockKind::Read).unwrap();
+    let to = tree(here.path(), &going_on(options()));
+    assert!(to.load(&state, &|| true).unwrap().lost > 0);
+    assert!(to.file(handle).is_err() && to.describe().lock_owners == 0);
+    third.set_lock(theirs, their_handle, 1, EVERYTHING).unwrap();
+}
+
 /// Whoever has a lease on a file is not waited for.
 #[test]
 fn a_file_with_a_lease_is_not_waited_for() {

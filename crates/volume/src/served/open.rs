@@ -210,7 +210,7 @@ impl Look for VolumeOptions {
         }
         match OpenedVolume::new(self).and_then(OpenedVolume::start) {
             Ok(volume) => Ok(volume.close()?),
-            Err(VolumeError::NotGivenUp { .. }) => Ok(()),
+            Err(VolumeError::NotGivenUp { .. } | VolumeError::Open(OpenError::Locked { .. })) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
