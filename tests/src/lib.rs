@@ -13,6 +13,7 @@ pub mod frontend;
 pub mod fs_guest;
 pub mod fuse;
 pub mod image;
+pub mod libvirt;
 pub mod long;
 pub mod moving;
 mod nudge;

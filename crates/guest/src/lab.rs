@@ -88,7 +88,7 @@ impl Lab {
     /// If the lab is not there. A test without its guest has failed; it is not to be skipped.
     pub fn take_turn() -> Turn {
         let lab = Self::locate().expect("the lab has a directory");
-        for step in ["root", "programs", "uml", "machine", "fs-programs"] {
+        for step in ["root", "programs", "uml", "machine", "libvirt", "fs-programs"] {
             assert!(
                 lab.stamp(step).exists(),
                 "the lab in {} lacks `{step}`: run `cargo xtask lab`",
@@ -146,6 +146,11 @@ impl Lab {
     /// A Debian root file system: the guests' root and the home of the peers.
     pub fn root(&self) -> PathBuf {
         self.directory.join("root")
+    }
+
+    /// Another one, of a host that libvirt runs on.
+    pub fn libvirt_root(&self) -> PathBuf {
+        self.directory.join("libvirt")
     }
 
     /// Programs of that root file system, ready to be run on this machine.

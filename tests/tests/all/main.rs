@@ -30,6 +30,7 @@ mod guest_shell;
 mod hostile;
 mod hostile_torture;
 mod idle;
+mod libvirt;
 mod life;
 mod limits;
 mod live;

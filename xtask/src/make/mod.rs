@@ -6,6 +6,7 @@ mod cargo_programs;
 mod cpio;
 mod host;
 mod iotests;
+mod libvirt;
 mod machine;
 mod modules;
 mod programs;
@@ -33,7 +34,7 @@ const LOG_TAIL_LINES: usize = 30;
 #[derive(Args, Debug, Default)]
 pub(crate) struct Options {
     /// Make these steps again even if their result is current: root, programs, uml,
-    /// qemu, machine, fs-programs, uml-smp, iotests, or all.
+    /// qemu, machine, libvirt, fs-programs, uml-smp, iotests, or all.
     #[arg(long, value_name = "STEP", value_delimiter = ',')]
     again: Vec<String>,
     /// Leave out the kernel that has to be built (five to eight minutes on two processors).
@@ -63,6 +64,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         uml::debian_step(),
         qemu::step(),
         machine::step(),
+        libvirt::step(),
         cargo_programs::step(),
         uml::smp_step(),
         iotests::step(),

@@ -1,6 +1,7 @@
 //! A Debian root file system: root of the User Mode Linux guests and home of the peers.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::Result;
@@ -43,6 +44,11 @@ pub(super) fn step() -> Step {
 }
 
 fn make(workshop: &Workshop) -> Result<()> {
+    debian(workshop, SUITE, PACKAGES, &workshop.lab().root())
+}
+
+/// Makes a root file system of packages and what they need, and puts it where it belongs.
+pub(super) fn debian(workshop: &Workshop, suite: &str, packages: &[&str], place: &Path) -> Result<()> {
     let mirror = Mirror::of_this_machine()?;
     let root = workshop.scratch().join("root");
     let archive = workshop.scratch().join("root.tar");
@@ -51,14 +57,14 @@ fn make(workshop: &Workshop) -> Result<()> {
     let mut mmdebstrap = Command::new("mmdebstrap");
     mmdebstrap
         .arg("--variant=minbase")
-        .arg(format!("--include={}", PACKAGES.join(",")))
+        .arg(format!("--include={}", packages.join(",")))
         .arg(format!("--keyring={}", mirror.keyring));
     if is_root {
-        mmdebstrap.arg("--mode=root").arg(SUITE).arg(&root);
+        mmdebstrap.arg("--mode=root").arg(suite).arg(&root);
     } else {
-        mmdebstrap.arg("--mode=unshare").arg(SUITE).arg(&archive);
+        mmdebstrap.arg("--mode=unshare").arg(suite).arg(&archive);
     }
-    workshop.run(mmdebstrap.arg(mirror.line(SUITE)))?;
+    workshop.run(mmdebstrap.arg(mirror.line(suite)))?;
     if !is_root {
         // Unpacked by the user, all of it belongs to the user; device nodes are left out, as the
         // guest brings its own.
@@ -72,5 +78,5 @@ fn make(workshop: &Workshop) -> Result<()> {
         )?;
     }
 
-    workshop.install(&root, &workshop.lab().root())
+    workshop.install(&root, place)
 }
