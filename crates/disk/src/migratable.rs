@@ -342,7 +342,13 @@ impl Custody for Migratable {
     }
 
     fn is_to_be_given_up(&self) -> bool {
-        self.is_held() || self.changing.try_lock().is_ok_and(|closing| closing.is_some())
+        self.is_held()
+            || match self.changing.try_lock() {
+                Ok(closing) => closing.is_some(),
+                Err(TryLockError::Poisoned(closing)) => closing.into_inner().is_some(),
+                // Whoever does not ask again would never hear of it.
+                Err(TryLockError::WouldBlock) => true,
+            }
     }
 
     fn is_changing(&self) -> bool {

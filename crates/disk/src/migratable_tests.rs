@@ -598,3 +598,26 @@ fn who_waits_has_it_when_it_is_given_up() {
         }
     }
 }
+
+/// Whoever looks holds it for a moment, and somebody may have panicked with it.
+#[test]
+fn an_end_is_to_be_told_whoever_looks_meanwhile() {
+    let directory = place();
+    let spec = raw(&directory);
+    let here = Migratable::new(spec.clone(), super::seen(&spec).unwrap());
+    assert!(!here.is_to_be_given_up());
+    let looks = here.changing();
+    assert!(here.is_to_be_given_up(), "nobody can say that nothing is to be told");
+    drop(looks);
+    *here.changing() = Some(std::sync::mpsc::channel().1);
+    scope(|scope| {
+        let panics = || {
+            let _changing = here.changing();
+            panic!("with the lock");
+        };
+        assert!(scope.spawn(panics).join().is_err());
+    });
+    assert!(here.changing.is_poisoned() && here.is_to_be_given_up());
+    *here.changing() = None;
+    assert!(!here.is_to_be_given_up());
+}
