@@ -140,7 +140,7 @@ impl Pipe {
         let gone = splice(&self.ours.0, None, &self.theirs, None, self.bytes, SpliceFlags::NONBLOCK);
         let gone = match gone {
             // They are taken nevertheless.
-            Err(Errno::AGAIN) if taken > 0 => 0,
+            Err(Errno::AGAIN | Errno::INTR) if taken > 0 => 0,
             gone => gone?,
         };
         self.bytes -= gone;
