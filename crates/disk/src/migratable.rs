@@ -65,6 +65,13 @@ impl State {
 /// What a thread says that closes a volume.
 type End = Receiver<Result<(), StorageError>>;
 
+/// The end of a close that went well.
+fn ended_well() -> End {
+    let (sender, end) = channel();
+    let _ = sender.send(Ok(()));
+    end
+}
+
 enum Has {
     /// What it was when it was last seen, and its size in bytes.
     Seen(Description, u64),
@@ -184,8 +191,18 @@ impl Migratable {
     /// Waits until this process itself lets go of what it closes.
     fn let_go(&self, closing: &mut Option<End>, is_wanted: &dyn Fn() -> bool) -> Result<(), OpenError> {
         let end = Instant::now() + TAKE_PATIENCE;
-        // What fails is found by whoever opens it.
-        while self.ended(closing, Instant::now() + LOOK_AGAIN_AFTER).is_err() && closing.is_some() {
+        loop {
+            match self.ended(closing, Instant::now() + LOOK_AGAIN_AFTER) {
+                Ok(false) => return Ok(()),
+                Ok(true) => {
+                    // Whoever gives it up is to hear of it all the same, unless it is opened.
+                    *closing = Some(ended_well());
+                    return Ok(());
+                }
+                // What fails is found by whoever opens it.
+                Err(_) if closing.is_none() => return Ok(()),
+                Err(_) => {}
+            }
             let path = PathBuf::from(self.describe().target);
             if Instant::now() >= end {
                 return Err(OpenError::Closing { path, seconds: TAKE_PATIENCE.as_secs() });
@@ -194,7 +211,6 @@ impl Migratable {
                 return Err(OpenError::Unwanted { path });
             }
         }
-        Ok(())
     }
 
     /// No request is for the storage itself.
@@ -273,6 +289,7 @@ impl Custody for Migratable {
             volume.set_sync(status.sync);
         }
         state.has = Has::Open(open.clone());
+        *closing = None;
         state.is_unclosed.store(false, Ordering::Release);
         Ok(open)
     }

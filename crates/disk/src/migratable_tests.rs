@@ -621,3 +621,30 @@ fn an_end_is_to_be_told_whoever_looks_meanwhile() {
     *here.changing() = None;
     assert!(!here.is_to_be_given_up());
 }
+
+/// Workers let go of what they have when whoever gives it up is told.
+#[test]
+fn the_end_of_a_close_is_told_also_where_a_guest_came_too_early() {
+    let directory = place();
+    let [_, _, spec, _] = images(&directory);
+    let (ends, end) = std::sync::mpsc::channel::<()>();
+    let below = opened(&plain(&spec));
+    let here = Migratable::new(spec.clone(), Has::Open(Arc::new(Hangs { below, end: std::sync::Mutex::new(end) })));
+    here.give_up(Duration::ZERO).unwrap_err();
+    drop(ends);
+    let by = Instant::now() + PATIENCE;
+    while here.is_held() {
+        assert!(Instant::now() < by, "it is closed");
+        sleep(Duration::from_millis(5));
+    }
+    // The guest gets nothing, as somebody else has it.
+    let other = opened(&plain(&spec));
+    assert!(matches!(here.take(&|| false).map(drop), Err(OpenError::Unwanted { .. })));
+    drop(other);
+    assert!(here.is_to_be_given_up());
+    assert!(here.give_up(Duration::ZERO).unwrap() && !here.is_to_be_given_up());
+    assert!(!here.give_up(Duration::ZERO).unwrap());
+    // Whoever has it has something to give up anyway.
+    drop(here.take(&|| true).unwrap());
+    assert!(here.changing().is_none() && here.give_up(PATIENCE).unwrap());
+}
