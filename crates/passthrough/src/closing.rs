@@ -157,7 +157,7 @@ pub fn when_there_is_time(job: impl FnOnce() + Send + 'static) {
 
 /// Has a thread of the process do something. What it holds counts among the descriptors of its tree until then. Without a thread it is
 /// done here.
-fn leave(job: Job) {
+pub(crate) fn leave(job: Job) {
     #[cfg(test)]
     LEFT.set(LEFT.get() + 1);
     static CLOSER: Mutex<Option<Sender<Job>>> = Mutex::new(None);

@@ -91,6 +91,9 @@ impl Tree {
             }
             thread::sleep(LOOK_AGAIN_AFTER);
         }
+        if !is_wanted() {
+            return Err(SaveError::Unwanted);
+        }
         for (handle, file) in self.files.all() {
             if !is_wanted() {
                 return Err(SaveError::Unwanted);

@@ -575,3 +575,43 @@ proptest! {
         }
     }
 }
+
+/// Has the thread that closes for others wait until that is dropped.
+fn held_up() -> std::sync::mpsc::Sender<()> {
+    let (ends, end) = std::sync::mpsc::channel::<()>();
+    crate::closing::leave(Box::new(move || assert!(end.recv().is_err())));
+    ends
+}
+
+/// A mount of which nothing is known may report errors when files are closed.
+fn on_a_mount_that_reports(path: &Path) -> (Tree, std::sync::Arc<crate::mount::Mount>) {
+    let tree = tree(path, &options());
+    let mount = tree.mounts.get(crate::stat::MountKey { id: u64::MAX, device: (0, 0) });
+    assert!(mount.reports_at_close());
+    (tree, mount)
+}
+
+/// Writes a file, and leaves its close to the thread that closes for others.
+fn leaves_a_close(tree: &Tree, path: &Path) {
+    fs::write(path.join("large"), vec![1; 1 << 20]).unwrap();
+    let (node, handle) = open(tree, "large", libc::O_RDWR);
+    fs::remove_file(path.join("large")).unwrap();
+    let serves = || {
+        crate::serves_others();
+        tree.release(handle, None);
+        tree.forget(node, 1);
+    };
+    std::thread::scope(|scope| scope.spawn(serves).join().unwrap());
+}
+
+#[test]
+fn what_is_not_wanted_is_not_saved_while_files_are_closed() {
+    let place = TempDir::new_in("/dev/shm").unwrap();
+    let (from, _mount) = on_a_mount_that_reports(place.path());
+    let held = held_up();
+    leaves_a_close(&from, place.path());
+    assert_eq!(from.files.all().len(), 0);
+    assert!(matches!(from.save(&|| false), Err(SaveError::Unwanted)));
+    drop(held);
+    from.save(&|| true).unwrap();
+}
