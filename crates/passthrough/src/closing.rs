@@ -7,6 +7,7 @@
 //! serves others looks at what it is about to close, and leaves the close to a thread of the process where that may take long.
 
 use crate::lock::{Crowds, Joined, Place};
+use crate::share::Taken;
 use crate::stat::{Kind, is_heavy, stat};
 use rustix::fs::{OFlags, Statx};
 use std::cell::Cell;
@@ -66,7 +67,7 @@ pub(crate) fn is_writable(flags: OFlags) -> bool {
 
 /// A descriptor, and its place among those that a tree may hold, which it has until it is closed.
 #[derive(Debug)]
-pub(crate) struct Closing<T: Send + 'static> {
+pub(crate) struct Closing<T: AsRef<Taken> + Send + 'static> {
     fd: ManuallyDrop<OwnedFd>,
     along: ManuallyDrop<T>,
     sort: Sort,
@@ -76,7 +77,7 @@ pub(crate) struct Closing<T: Send + 'static> {
     light: AtomicBool,
 }
 
-impl<T: Send + 'static> Closing<T> {
+impl<T: AsRef<Taken> + Send + 'static> Closing<T> {
     pub(crate) fn new(fd: OwnedFd, along: T, sort: Sort) -> Closing<T> {
         Closing {
             fd: ManuallyDrop::new(fd),
@@ -117,13 +118,13 @@ impl<T: Send + 'static> Closing<T> {
     }
 }
 
-impl<T: Send + 'static> AsFd for Closing<T> {
+impl<T: AsRef<Taken> + Send + 'static> AsFd for Closing<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-impl<T: Send + 'static> Drop for Closing<T> {
+impl<T: AsRef<Taken> + Send + 'static> Drop for Closing<T> {
     fn drop(&mut self) {
         let long = SERVES.get() && !*self.light.get_mut() && self.is_long();
         // SAFETY: this is the only place that takes them, and they are not used any more.
@@ -132,7 +133,9 @@ impl<T: Send + 'static> Drop for Closing<T> {
             (fd, ManuallyDrop::take(&mut self.along), ManuallyDrop::take(&mut self.emptied))
         };
         if long {
-            leave(Box::new(move || drop(held)));
+            let writes_back = (self.sort == Sort::Write).then(|| held.1.as_ref().writes_back());
+            // Whatever comes of it, that is over then.
+            leave(Box::new(move || drop((held, writes_back))));
         }
     }
 }
@@ -289,9 +292,10 @@ mod tests {
         let fd = rustix::fs::open(&path, OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
         let look = || stat(fd.as_fd(), c"").unwrap();
         assert!(is_heavy(&look()), "{}", look().stx_size);
+        let share = crate::share::Share::of_process();
         for sort in [Sort::of(OFlags::RDONLY), Sort::of_path(Kind::of(&look()))] {
             assert!(matches!(sort, Sort::Read | Sort::Path));
-            let close = || drop(Closing::new(fd.try_clone().unwrap(), (), sort));
+            let close = || drop(Closing::new(fd.try_clone().unwrap(), share.take_anyway(), sort));
             assert_eq!(left_by(close), 0, "it has a name");
         }
         let handle = tree.open_dir(node).unwrap().handle;

@@ -22,6 +22,8 @@ const NOT_FOR_TREES: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Share {
     held: AtomicUsize,
+    /// Closes that the thread of `crate::closing` was left and that may write something back.
+    writing_back: AtomicUsize,
     all: &'static AtomicUsize,
     /// What all trees together may hold.
     limit: usize,
@@ -35,7 +37,7 @@ impl Share {
     }
 
     fn new(all: &'static AtomicUsize, limit: usize) -> Arc<Share> {
-        Arc::new(Share { held: AtomicUsize::new(0), all, limit })
+        Arc::new(Share { held: AtomicUsize::new(0), writing_back: AtomicUsize::new(0), all, limit })
     }
 
     /// What the tree may hold when it is alone.
@@ -61,6 +63,11 @@ impl Share {
         let left = self.limit.saturating_sub(self.all.load(Ordering::Relaxed));
         self.held.load(Ordering::Relaxed) > left.saturating_mul(TIMES_WHAT_IS_LEFT)
     }
+
+    /// Something that the tree has let go of, and that a thread is still to close, may write something back.
+    pub(crate) fn is_writing_back(&self) -> bool {
+        self.writing_back.load(Ordering::Acquire) > 0
+    }
 }
 
 /// A place for a descriptor: among those of its kind, and in the tree's share.
@@ -69,6 +76,36 @@ pub(crate) type Place = (Counted, Taken);
 /// One descriptor of a tree's share, which has it back when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Taken(Arc<Share>);
+
+impl Taken {
+    /// Its close was left to a thread, and may write something back.
+    pub(crate) fn writes_back(&self) -> WritesBack {
+        self.0.writing_back.fetch_add(1, Ordering::Relaxed);
+        WritesBack(Arc::clone(&self.0))
+    }
+}
+
+impl AsRef<Taken> for Taken {
+    fn as_ref(&self) -> &Taken {
+        self
+    }
+}
+
+impl AsRef<Taken> for Place {
+    fn as_ref(&self) -> &Taken {
+        &self.1
+    }
+}
+
+/// A close that counts until this is dropped.
+#[derive(Debug)]
+pub(crate) struct WritesBack(Arc<Share>);
+
+impl Drop for WritesBack {
+    fn drop(&mut self) {
+        self.0.writing_back.fetch_sub(1, Ordering::Release);
+    }
+}
 
 impl Drop for Taken {
     fn drop(&mut self) {

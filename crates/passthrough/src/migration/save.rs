@@ -3,7 +3,6 @@
 use super::form::{FileState, FoundBy, HandleState, HeadState, MOUNTS_MAX, NodeState, OwnerState, RangeState, Way};
 use super::places::{Found, Path, Place, Places};
 use super::{LOOK_EVERY, SaveError, Saved};
-use crate::closing::closing;
 use crate::handle::FileHandle;
 use crate::handover::bytes;
 use crate::lock::{Holding, LockKind};
@@ -83,9 +82,9 @@ impl Tree {
         if !self.mounts.all().iter().any(|mount| mount.reports_at_close()) {
             return Ok(());
         }
-        // What was released and is closed elsewhere.
+        // What this tree's client has released and is closed elsewhere: others may go on releasing, or have closes that hang.
         let by = Instant::now() + CLOSED_BY;
-        while closing().is_some() && is_wanted() {
+        while self.share.is_writing_back() && is_wanted() {
             if Instant::now() >= by {
                 return Err(SaveError::Closing);
             }

@@ -615,3 +615,36 @@ fn what_is_not_wanted_is_not_saved_while_files_are_closed() {
     drop(held);
     from.save(&|| true).unwrap();
 }
+
+#[test]
+fn what_others_have_released_is_not_waited_for() {
+    let places = [(); 2].map(|()| TempDir::new_in("/dev/shm").unwrap());
+    let [(here, _mount), (other, _)] = places.each_ref().map(|place| on_a_mount_that_reports(place.path()));
+    let held = held_up();
+    leaves_a_close(&other, places[1].path());
+    let looks = std::cell::Cell::new(0);
+    // Whoever waits looks again and again.
+    here.save(&|| looks.replace(looks.get() + 1) < 9).unwrap();
+    leaves_a_close(&here, places[0].path());
+    std::thread::scope(|scope| {
+        let saves = scope.spawn(|| here.save(&|| true).unwrap());
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        assert!(!saves.is_finished(), "its own is still to be closed");
+        drop(held);
+        saves.join().unwrap();
+    });
+}
+
+#[test]
+fn who_keeps_the_thread_busy_does_not_keep_others_from_leaving() {
+    let places = [(); 2].map(|()| TempDir::new_in("/dev/shm").unwrap());
+    let [(here, _mount), (other, _)] = places.each_ref().map(|place| on_a_mount_that_reports(place.path()));
+    let held = held_up();
+    leaves_a_close(&here, places[0].path());
+    leaves_a_close(&other, places[1].path());
+    let held_again = held_up();
+    drop(held);
+    here.save(&|| true).unwrap();
+    assert!(crate::closing().is_some());
+    drop(held_again);
+}
