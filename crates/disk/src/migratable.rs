@@ -9,7 +9,7 @@ use crate::StorageSpec;
 use engine::{Completion, Io, Solo, Token};
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::sleep;
@@ -54,6 +54,8 @@ struct State {
     failed: Option<i32>,
     /// It was open here, and is not closed in order yet: nobody else can take it. The thread that closes it says when it is.
     is_unclosed: Arc<AtomicBool>,
+    /// Which opening that was.
+    opening: Arc<AtomicU64>,
 }
 
 impl State {
@@ -125,7 +127,7 @@ fn promised(about: Description) -> Description {
 impl Migratable {
     fn new(spec: StorageSpec, has: Has) -> Migratable {
         let is_volume = spec.migratable().and_then(Look::volume).is_some();
-        let state = State { spec, has, failed: None, is_unclosed: Arc::default() };
+        let state = State { spec, has, failed: None, is_unclosed: Arc::default(), opening: Arc::default() };
         Migratable { changing: Mutex::default(), state: Mutex::new(state), is_volume }
     }
 
@@ -171,9 +173,9 @@ impl Migratable {
     /// Sees to the close of what was open here, and begins it anew where it has failed. Whether there was anything to be closed.
     fn closed(&self, closing: &mut Option<End>, by: Instant) -> Result<bool, StorageError> {
         if closing.is_none() {
-            let (spec, target, is_unclosed) = match &*self.state() {
-                state @ State { spec, has: Has::Seen(about, _), is_unclosed, .. } if state.is_unclosed() => {
-                    (spec.clone(), about.target.clone(), is_unclosed.clone())
+            let (spec, target, is_unclosed, opening) = match &*self.state() {
+                state @ State { spec, has: Has::Seen(about, _), is_unclosed, opening, .. } if state.is_unclosed() => {
+                    (spec.clone(), about.target.clone(), is_unclosed.clone(), opening.clone())
                 }
                 _ => return Ok(false),
             };
@@ -181,7 +183,8 @@ impl Migratable {
                 let look = spec.migratable().ok_or_else(|| io::ErrorKind::Unsupported.into());
                 // Another host may have gone on with it.
                 let left = written(&spec).try_for_each(|path| forget_cached(&path));
-                look.and_then(|look| left.and_then(|()| look.close_left()).map_err(io::Error::other)).map_err(writing)
+                look.and_then(|look| left.and_then(|()| look.close_left(&opening)).map_err(io::Error::other))
+                    .map_err(writing)
             };
             *closing = Some(closing_by(target, by, is_unclosed, close)?);
         }
@@ -319,8 +322,9 @@ impl Custody for Migratable {
             Some(volume) => write_back(volume)?,
             None => flush(&*open)?.inspect_err(|error| self.state().failed = Some(error.raw_errno()))?,
         }
-        let (about, capacity_bytes, is_volume) =
-            (promised(open.describe()), open.capacity_bytes(), open.volume().is_some());
+        let (about, capacity_bytes, opening) =
+            (promised(open.describe()), open.capacity_bytes(), open.volume().map(VolumeControl::opening));
+        let is_volume = opening.is_some();
         // Where there is no thread for it, nothing has changed.
         let (gives, given) = channel::<Arc<dyn Storage>>();
         if is_volume {
@@ -332,6 +336,7 @@ impl Custody for Migratable {
         // Nobody who only looks waits for what comes.
         let kept = {
             let mut state = self.state();
+            state.opening.store(opening.unwrap_or_default(), Ordering::Relaxed);
             state.is_unclosed.store(is_volume, Ordering::Release);
             std::mem::replace(&mut state.has, Has::Seen(about, capacity_bytes))
         };
@@ -561,6 +566,15 @@ impl VolumeControl for Migratable {
             Has::Seen(..) => state.volume_unheld(),
         };
         status.unwrap_or_default()
+    }
+
+    /// The last one, while nobody here has it.
+    fn opening(&self) -> u64 {
+        let state = self.state();
+        match &state.has {
+            Has::Open(open) => open.volume().map_or(0, VolumeControl::opening),
+            Has::Seen(..) => state.opening.load(Ordering::Relaxed),
+        }
     }
 
     fn set_sync(&self, mode: SyncMode) {

@@ -402,6 +402,10 @@ impl VolumeControl for NoHoles {
         VolumeStatus::default()
     }
 
+    fn opening(&self) -> u64 {
+        self.0.volume().map_or(0, VolumeControl::opening)
+    }
+
     fn set_sync(&self, _mode: SyncMode) {}
 
     fn sync_now(&self) -> Result<(), StorageError> {
@@ -552,6 +556,13 @@ fn a_volume_that_is_not_closed_in_order_is_closed_again() {
         let here = fails();
         assert!(here.give_up(PATIENCE).unwrap() && !here.is_held() && !here.give_up(PATIENCE).unwrap());
         assert!(volume::tools::info(&at).unwrap().clean && !at.path.with_extension("memory").exists());
+        // A reader that locks it for a moment has not closed it.
+        let here = fails();
+        let reader = FileOptions { read_only: true, ..FileOptions::new(&at.path) };
+        let reader = opened(&StorageSpec::File(reader));
+        assert!(here.give_up(PATIENCE).unwrap_err().to_string().contains("is in use") && here.is_held());
+        drop(reader);
+        assert!(here.give_up(PATIENCE).unwrap() && volume::tools::info(&at).unwrap().clean);
         // Whoever has gone on with it has closed it.
         let here = fails();
         drop(plain(&spec).open().unwrap().start().unwrap());

@@ -2,6 +2,7 @@
 
 use crate::{Description, OpenError, Storage, StorageError, VolumeStatus};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// What can be inspected while nobody, or another process, has it open.
@@ -12,11 +13,12 @@ pub trait Look {
     /// As for [`Kind::open`](crate::Kind::open).
     fn look(&self) -> Result<(Description, u64), OpenError>;
 
-    /// Closes what this host has had open and could not close. Does nothing where somebody else has gone on with it.
+    /// Closes what this host has had open, in that [opening](crate::VolumeControl::opening), and could not close. Does nothing where
+    /// somebody else has gone on with it. An attempt that fails may be another opening, which is noted.
     ///
     /// # Errors
-    /// As for [`Kind::open`](crate::Kind::open), and what could not be written.
-    fn close_left(&self) -> Result<(), OpenError> {
+    /// As for [`Kind::open`](crate::Kind::open), also where somebody who only looks has it locked; and what could not be written.
+    fn close_left(&self, _opening: &AtomicU64) -> Result<(), OpenError> {
         Ok(())
     }
 

@@ -23,6 +23,9 @@ pub trait VolumeControl: Send + Sync {
     /// What it is like now. Reads counters, and takes the committer's lock for a moment: not for the path of a request.
     fn status(&self) -> VolumeStatus;
 
+    /// What tells this opening of it from all others: what [`Look::close_left`](crate::Look::close_left) takes.
+    fn opening(&self) -> u64;
+
     /// Changes when writes have to be stable. Requests that have begun end as they began.
     fn set_sync(&self, mode: SyncMode);
 

@@ -127,6 +127,10 @@ impl VolumeControl for LoggedStorage {
         }
     }
 
+    fn opening(&self) -> u64 {
+        self.mark.epoch
+    }
+
     fn set_sync(&self, mode: SyncMode) {
         self.shared.set_sync_mode(mode);
     }

@@ -107,3 +107,59 @@ fn no_thread_is_there_before_it_starts() {
         assert_eq!(workers(), 0);
     }
 }
+
+/// A reader locks it as well, and closes nothing.
+#[test]
+fn what_is_left_is_closed_by_another_opening_or_tried_again() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let at = made(directory.path(), "disk");
+    let shut = || whole_superblock(&at.path, &at.reader(&at.path).unwrap()).unwrap().clean;
+    let left = || {
+        let storage = at.open().unwrap().start().unwrap();
+        let opening = AtomicU64::new(storage.volume().unwrap().opening());
+        let left = [at.path.clone(), at.path.with_extension("memory")].map(|path| (std::fs::read(&path), path));
+        drop(storage);
+        left.into_iter().for_each(|(bytes, path)| std::fs::write(path, bytes.unwrap()).unwrap());
+        assert!(!shut());
+        opening
+    };
+    let opening = left();
+    let reader = FileStorage::open(&at.file(&at.path, true)).unwrap();
+    assert!(matches!(at.close_left(&opening), Err(OpenError::Locked { .. })));
+    assert!(!shut());
+    drop(reader);
+    at.close_left(&opening).unwrap();
+    assert!(shut());
+    // So do those who have gone on with it, whose it is to close.
+    let opening = left();
+    let other = VolumeOptions { migratable: false, ..at.clone() }.open().unwrap().start().unwrap();
+    at.close_left(&opening).unwrap();
+    assert!(!shut());
+    drop(other);
+    assert!(shut());
+    at.close_left(&opening).unwrap();
+}
+
+/// It is then left in another opening.
+#[test]
+fn a_close_that_fails_again_is_tried_again() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let at = made(directory.path(), "disk");
+    let opening = AtomicU64::new(change(&at, |superblock| superblock.clean = false).epoch);
+    let opened = || OpenedVolume::new(&VolumeOptions { migratable: false, ..at.clone() }).unwrap();
+    for _ in 0..3 {
+        let before = opening.load(Ordering::Relaxed);
+        let opened = opened();
+        // Nothing can be mapped by this descriptor: its log is replayed, and that is all.
+        let fd = std::fs::File::open(opened.memory.shown()).unwrap().into();
+        let unusable = OpenedVolume { memory: Memory { fd, ..opened.memory }, ..opened };
+        unusable.close_left(&opening).unwrap_err();
+        let epoch = whole_superblock(&at.path, &at.reader(&at.path).unwrap()).unwrap().epoch;
+        assert!(epoch > before && opening.load(Ordering::Relaxed) == epoch);
+        change(&at, |superblock| superblock.clean = false);
+        std::fs::write(at.path.with_extension("memory"), "").unwrap();
+        assert!(at.is_left(&opening).unwrap());
+    }
+    at.close_left(&opening).unwrap();
+    assert!(!at.is_left(&opening).unwrap());
+}
