@@ -97,6 +97,8 @@ impl Host {
             // Which buries what libvirt leaves to it, also while it waits for an order.
             .args(["bash", "-eu", "-c", INIT])
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            // Which the tests' runner sets, for its own libraries.
+            .env_remove("LD_LIBRARY_PATH")
             .env("name", name)
             .env("place", place)
             .env("home", &home)
@@ -163,17 +165,12 @@ impl Drop for Host {
     }
 }
 
-/// The blocks of the page about libvirt that are in a language, as `xml`, in their order.
-pub fn blocks(language: &str) -> Result<Vec<String>> {
+/// The block of the page about libvirt that begins so, in a language as `xml`.
+pub fn block(language: &str, begins: &str) -> Result<String> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/with/libvirt.md");
     let text = fs::read_to_string(&page).with_context(|| page.display().to_string())?;
-    let parts = text.split("```").skip(1).step_by(2);
-    Ok(parts.filter_map(|part| part.strip_prefix(&format!("{language}\n"))).map(str::to_owned).collect())
-}
-
-/// The block with that in its first line.
-pub fn block(language: &str, begins: &str) -> Result<String> {
-    let blocks = blocks(language)?;
-    let found = blocks.into_iter().find(|block| block.lines().next().is_some_and(|line| line.contains(begins)));
-    found.with_context(|| format!("the page about libvirt has no block `{begins}`"))
+    let mut blocks =
+        text.split("```").skip(1).step_by(2).filter_map(|part| part.strip_prefix(language)?.strip_prefix('\n'));
+    let found = blocks.find(|block| block.starts_with(begins));
+    found.map(str::to_owned).with_context(|| format!("the page about libvirt has no block `{begins}`"))
 }

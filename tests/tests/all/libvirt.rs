@@ -60,7 +60,9 @@ impl Place {
         fs::write(place.path().join("vringd.toml"), format!("control = \"/run/vringd/control.sock\"\n{config}"))?;
         fs::write(place.path().join("domain.xml"), domain()?)?;
         fs::write(place.path().join("disk.xml"), disk()?.replace("vm1", "vm2").replace("vda", "vdb"))?;
-        fs::write(place.path().join("directory.xml"), directory("more", "more")?)?;
+        // With the page's program and its options.
+        let more = directory("more", "more")?.replace("<source ", &format!("{}<source ", block("xml", "<binary ")?));
+        fs::write(place.path().join("directory.xml"), more)?;
         Ok(place)
     }
 
@@ -74,7 +76,7 @@ impl Place {
             .unwrap_or_default()
     }
 
-    /// Waits until the guest has said `text` in something that it says from now on.
+    /// Waits until the guest says `text`, which it says each round.
     fn wait_to_say(&self, text: &str) -> Result<()> {
         self.wait(self.console().len(), |console| console.contains(text)).with_context(|| text.to_owned())
     }
@@ -95,6 +97,13 @@ impl Place {
             ensure!(Instant::now() < end, "the guest does not go on: {console}");
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// Has the guest do something in its next round, and waits until it says that it has.
+    fn do_there(&self, script: &str) -> Result<()> {
+        let from = self.console().len();
+        self.order(&format!("{script}; echo that is done"))?;
+        self.wait(from, |console| console.contains("that is done"))
     }
 
     /// Has the guest do something in its next round.
@@ -175,8 +184,7 @@ fn a_domain_is_changed_saved_and_restored() -> Result<()> {
 
     host.run("virsh attach-device vm1 /place/disk.xml --live; virsh attach-device vm1 /place/directory.xml --live")?;
     place.wait_to_say("2 disks")?;
-    place.order("mkdir -p /more; mount -t virtiofs more /more; echo well >/more/made; umount /more; echo is made")?;
-    place.wait_to_say("is made")?;
+    place.do_there("mkdir -p /more; mount -t virtiofs more /more; echo well >/more/made; umount /more")?;
     ensure!(fs::read_to_string(place.path().join("more/made"))? == "well\n");
     // libvirt waits until the guest has let go of it.
     host.run("virsh detach-device vm1 /place/disk.xml --live; virsh detach-device vm1 /place/directory.xml --live")?;
