@@ -5,6 +5,10 @@ use rustix::io::Errno;
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+/// A file is made in microseconds, unless its file system waits for its journal.
+const BUSY_INODE_TRIES: usize = 8;
+const BUSY_INODE_PAUSE: std::time::Duration = std::time::Duration::from_micros(200);
+
 /// The most bytes of a handle: `MAX_HANDLE_SZ` of `linux/exportfs.h`.
 const BYTES_MAX: usize = 128;
 
@@ -84,6 +88,18 @@ impl FileHandle {
     /// # Errors
     /// `ESTALE` when the inode is gone; `EPERM` without `CAP_DAC_READ_SEARCH`; the kernel's.
     pub(crate) fn open(&self, mount: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
+        for _ in 0..BUSY_INODE_TRIES {
+            match self.open_once(mount, flags) {
+                // So the kernel calls an inode that is gone, whose number a file has that is being made right now (iget_locked of
+                // fs/inode.c, for ext4 and others).
+                Err(Errno::NOMEM) => std::thread::sleep(BUSY_INODE_PAUSE),
+                opened => return opened,
+            }
+        }
+        self.open_once(mount, flags)
+    }
+
+    fn open_once(&self, mount: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
         let bytes = self.data.bytes();
         let mut raw = Raw { bytes: bytes.len() as u32, kind: self.kind, data: [0; BYTES_MAX] };
         raw.data.get_mut(..bytes.len()).ok_or(Errno::OVERFLOW)?.copy_from_slice(bytes);
@@ -127,6 +143,9 @@ pub(crate) fn last_error() -> Errno {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::fs::File;
+    use std::os::fd::AsFd;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     proptest! {
         #[test]
@@ -135,5 +154,38 @@ mod tests {
             prop_assert_eq!(data.bytes(), &bytes[..]);
             prop_assert_eq!(Data::new(&bytes), data);
         }
+    }
+
+    /// The number of an inode that is gone is given to the next file soon, and while that is made the kernel answers otherwise.
+    #[test]
+    fn what_is_gone_is_stale_also_while_others_make_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let mount = File::open(directory.path()).unwrap();
+        let ends = AtomicBool::new(false);
+        let (directory_path, ends_now) = (directory.path(), &ends);
+        let makes = |name: &str| {
+            let paths: Vec<_> = (0..16).map(|at| directory_path.join(format!("{name}-{at}"))).collect();
+            while !ends_now.load(Ordering::Relaxed) {
+                paths.iter().for_each(|path| std::fs::write(path, "x").unwrap());
+                paths.iter().for_each(|path| std::fs::remove_file(path).unwrap());
+            }
+        };
+        std::thread::scope(|scope| {
+            for name in ["one", "two", "three"] {
+                let makes = &makes;
+                scope.spawn(move || makes(name));
+            }
+            let path = directory.path().join("gone");
+            let answers: Vec<_> = (0..4000)
+                .map(|_| {
+                    std::fs::write(&path, "").unwrap();
+                    let handle = FileHandle::of(mount.as_fd(), c"gone").unwrap();
+                    std::fs::remove_file(&path).unwrap();
+                    handle.open(mount.as_fd(), OFlags::PATH).map(drop)
+                })
+                .collect();
+            ends.store(true, Ordering::Relaxed);
+            assert_eq!(answers.iter().find(|answer| **answer != Err(Errno::STALE)), None);
+        });
     }
 }
