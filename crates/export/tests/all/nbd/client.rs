@@ -65,7 +65,7 @@ pub const ESHUTDOWN: u32 = 108;
 const OPTION_MAGIC: u64 = u64::from_be_bytes(*b"IHAVEOPT");
 const OPTION_REPLY_MAGIC: u64 = 0x3_e889_0455_65a9;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
-const SIMPLE_MAGIC: u32 = 0x6744_6698;
+pub const SIMPLE_MAGIC: u32 = 0x6744_6698;
 const CHUNK_MAGIC: u32 = 0x668e_33ef;
 
 /// Numbers as they are sent.
