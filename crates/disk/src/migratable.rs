@@ -5,6 +5,8 @@
 //! everything to stable storage and closes it, and the other one opens it as it is then. So there is nothing in memory that could be
 //! old, and no moment at which both write. A volume writes its log back first, so that the other one replays nothing.
 
+mod taking;
+
 use crate::StorageSpec;
 use engine::{Completion, Io, Solo, Token};
 use std::io;
@@ -14,13 +16,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use storage::kit::{Holders, check_makes_files, check_writable, forget_cached, has_left_io, wait_for};
+use storage::kit::{check_makes_files, check_writable, forget_cached, wait_for};
 use storage::{
-    Access, Action, Custody, Description, Execution, Handed, Look, OpenError, Opened, Operation, Step, Storage,
-    StorageError, Task, VolumeControl, VolumeStatus,
+    Access, Action, Custody, Description, Execution, Handed, Look, OPENING_UNKNOWN, OpenError, Opened, Operation, Step,
+    Storage, StorageError, Task, VolumeControl, VolumeStatus,
 };
 use values::SyncMode;
-use volume::VolumeError;
 
 /// The name of a thread that closes a disk; it is there for no longer.
 pub const CLOSE_THREAD: &str = "disk-close";
@@ -216,56 +217,16 @@ impl Migratable {
         }
     }
 
+    /// It may have been opened, and not be closed in order: that is looked at when it is given up.
+    fn leave(&self, opening: u64) {
+        let state = self.state();
+        state.opening.store(opening, Ordering::Relaxed);
+        state.is_unclosed.store(self.is_volume, Ordering::Release);
+    }
+
     /// No request is for the storage itself.
     fn refused(task: &Task) -> Step {
         Step::Done(Err(StorageError::errno(task.operation.action(), libc::ENODEV)))
-    }
-}
-
-fn not_given_up(why: &OpenError) -> Option<PathBuf> {
-    let OpenError::Other(why) = why else { return None };
-    match why.downcast_ref() {
-        Some(VolumeError::NotGivenUp { path }) => Some(path.clone()),
-        _ => None,
-    }
-}
-
-/// Opens it, as soon as the other side has given it up.
-fn opened(spec: &StorageSpec, is_wanted: &dyn Fn() -> bool) -> Result<Arc<dyn Storage>, OpenError> {
-    let (end, seconds) = (Instant::now() + TAKE_PATIENCE, TAKE_PATIENCE.as_secs());
-    let mut is_read = true;
-    loop {
-        // What is locked before it is read need not be forgotten again.
-        if std::mem::take(&mut is_read) {
-            written(spec).try_for_each(|path| forget_cached(&path))?;
-        }
-        // Whoever opens it would wait for that, and not look whether anybody wants it still.
-        let late = written(spec).find(|path| has_left_io(path));
-        let (path, why) = match late {
-            Some(path) => (path.clone(), OpenError::Late { path, seconds }),
-            None => match (**spec).open().and_then(Opened::start) {
-                Err(OpenError::Locked { path, held, holders }) => {
-                    (path.clone(), OpenError::Kept { path, held, holders, seconds })
-                }
-                Err(OpenError::Busy { path }) => {
-                    (path.clone(), OpenError::Kept { path, held: "the device", holders: Holders::Unknown, seconds })
-                }
-                Err(why) => {
-                    // Locks do not tell of another host, which may be closing it.
-                    let Some(path) = not_given_up(&why) else { return Err(why) };
-                    is_read = true;
-                    (path, why)
-                }
-                opened => return opened,
-            },
-        };
-        if Instant::now() >= end {
-            return Err(why);
-        }
-        if !is_wanted() {
-            return Err(OpenError::Unwanted { path });
-        }
-        sleep(LOOK_AGAIN_AFTER);
     }
 }
 
@@ -280,9 +241,15 @@ impl Custody for Migratable {
             }
         };
         self.let_go(&mut closing, is_wanted)?;
-        let open = opened(&spec, is_wanted)?;
+        let mut begun = false;
+        let open = taking::opened(&spec, &mut begun, is_wanted).inspect_err(|_| {
+            if begun {
+                self.leave(OPENING_UNKNOWN);
+            }
+        })?;
         let (path, present_bytes) = (open.describe().target, open.capacity_bytes());
         if present_bytes < before_bytes {
+            self.leave(open.volume().map_or(OPENING_UNKNOWN, VolumeControl::opening));
             return Err(OpenError::Shrunk { path: path.into(), present_bytes, before_bytes });
         }
         tracing::info!(path, "the image is this daemon's: a guest runs");
@@ -336,7 +303,7 @@ impl Custody for Migratable {
         // Nobody who only looks waits for what comes.
         let kept = {
             let mut state = self.state();
-            state.opening.store(opening.unwrap_or_default(), Ordering::Relaxed);
+            state.opening.store(opening.unwrap_or(OPENING_UNKNOWN), Ordering::Relaxed);
             state.is_unclosed.store(is_volume, Ordering::Release);
             std::mem::replace(&mut state.has, Has::Seen(about, capacity_bytes))
         };

@@ -85,6 +85,9 @@ impl OpenFile {
         stream: Option<Stream>,
         reader: Option<Reader>,
     ) -> Arc<OpenFile> {
+        if is_writable(flags) && mount.reports_at_close() {
+            place.1.will_report_at_close();
+        }
         let fd = Closing::new(fd, place, Sort::of(flags));
         Arc::new(OpenFile {
             reader,

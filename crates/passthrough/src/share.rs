@@ -8,7 +8,7 @@
 use crate::sync::Counted;
 use rustix::process::{Resource, getrlimit};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// What all trees of this process hold.
 static HELD: AtomicUsize = AtomicUsize::new(0);
@@ -24,6 +24,8 @@ pub(crate) struct Share {
     held: AtomicUsize,
     /// Closes that the thread of `crate::closing` was left and that may write something back.
     writing_back: AtomicUsize,
+    /// A file was open for writing whose file system may write back, and report, when it is closed.
+    reports_at_close: AtomicBool,
     all: &'static AtomicUsize,
     /// What all trees together may hold.
     limit: usize,
@@ -37,7 +39,13 @@ impl Share {
     }
 
     fn new(all: &'static AtomicUsize, limit: usize) -> Arc<Share> {
-        Arc::new(Share { held: AtomicUsize::new(0), writing_back: AtomicUsize::new(0), all, limit })
+        Arc::new(Share {
+            held: AtomicUsize::new(0),
+            writing_back: AtomicUsize::new(0),
+            reports_at_close: AtomicBool::new(false),
+            all,
+            limit,
+        })
     }
 
     /// What the tree may hold when it is alone.
@@ -64,6 +72,11 @@ impl Share {
         self.held.load(Ordering::Relaxed) > left.saturating_mul(TIMES_WHAT_IS_LEFT)
     }
 
+    /// Whether anything of the tree may be written back when it is closed, also where its mount is forgotten since.
+    pub(crate) fn reports_at_close(&self) -> bool {
+        self.reports_at_close.load(Ordering::Relaxed)
+    }
+
     /// Something that the tree has let go of, and that a thread is still to close, may write something back.
     pub(crate) fn is_writing_back(&self) -> bool {
         self.writing_back.load(Ordering::Acquire) > 0
@@ -78,6 +91,11 @@ pub(crate) type Place = (Counted, Taken);
 pub(crate) struct Taken(Arc<Share>);
 
 impl Taken {
+    /// It is of a file that may be written back when it is closed.
+    pub(crate) fn will_report_at_close(&self) {
+        self.0.reports_at_close.store(true, Ordering::Relaxed);
+    }
+
     /// Its close was left to a thread, and may write something back.
     pub(crate) fn writes_back(&self) -> WritesBack {
         self.0.writing_back.fetch_add(1, Ordering::Relaxed);

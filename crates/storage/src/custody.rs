@@ -5,6 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+/// An opening of a volume that could be any. No volume that is open has it.
+pub const OPENING_UNKNOWN: u64 = 0;
+
 /// What can be inspected while nobody, or another process, has it open.
 pub trait Look {
     /// What it is and its size in bytes, without a lock and without a write, while another process may have it.
@@ -14,7 +17,7 @@ pub trait Look {
     fn look(&self) -> Result<(Description, u64), OpenError>;
 
     /// Closes what this host has had open, in that [opening](crate::VolumeControl::opening), and could not close. Does nothing where
-    /// somebody else has gone on with it. An attempt that fails may be another opening, which is noted.
+    /// somebody else has gone on with it. An attempt that fails may be another opening, which is noted: [`OPENING_UNKNOWN`] if it cannot be told.
     ///
     /// # Errors
     /// As for [`Kind::open`](crate::Kind::open), also where somebody who only looks has it locked; and what could not be written.

@@ -37,7 +37,7 @@ mod traits;
 mod volume;
 mod wait;
 
-pub use custody::{Custody, Look};
+pub use custody::{Custody, Look, OPENING_UNKNOWN};
 pub use engine::Execution;
 pub use error::{Action, OpenError, StorageError};
 pub use extent::Extent;

@@ -79,7 +79,7 @@ impl Tree {
     /// What file systems write back when a file is closed, or its lock is dropped, is written back now: the other host reads it before
     /// this one closes anything.
     fn write_back(&self, is_wanted: &dyn Fn() -> bool) -> std::result::Result<(), SaveError> {
-        if !self.mounts.all().iter().any(|mount| mount.reports_at_close()) {
+        if !self.share.reports_at_close() {
             return Ok(());
         }
         // What this tree's client has released and is closed elsewhere: others may go on releasing, or have closes that hang.

@@ -583,12 +583,18 @@ fn held_up() -> std::sync::mpsc::Sender<()> {
     ends
 }
 
-/// A mount of which nothing is known may report errors when files are closed.
-fn on_a_mount_that_reports(path: &Path) -> (Tree, std::sync::Arc<crate::mount::Mount>) {
+/// A tree that had a file open on a mount that may report errors when files are closed, as those may of which nothing is known.
+fn on_a_mount_that_reports(path: &Path) -> Tree {
     let tree = tree(path, &options());
     let mount = tree.mounts.get(crate::stat::MountKey { id: u64::MAX, device: (0, 0) });
-    assert!(mount.reports_at_close());
-    (tree, mount)
+    assert!(mount.reports_at_close() && !tree.share.reports_at_close());
+    let open = |flags| {
+        let (fd, place) = (fs::File::open("/dev/null").unwrap().into(), tree.room().unwrap());
+        drop(crate::OpenFile::new((fd, place), (crate::ROOT, None, flags), mount.clone(), None, None));
+        tree.share.reports_at_close()
+    };
+    assert!(!open(rustix::fs::OFlags::RDONLY) && open(rustix::fs::OFlags::RDWR));
+    tree
 }
 
 /// Writes a file, and leaves its close to the thread that closes for others.
@@ -607,7 +613,7 @@ fn leaves_a_close(tree: &Tree, path: &Path) {
 #[test]
 fn what_is_not_wanted_is_not_saved_while_files_are_closed() {
     let place = TempDir::new_in("/dev/shm").unwrap();
-    let (from, _mount) = on_a_mount_that_reports(place.path());
+    let from = on_a_mount_that_reports(place.path());
     let held = held_up();
     leaves_a_close(&from, place.path());
     assert_eq!(from.files.all().len(), 0);
@@ -619,7 +625,7 @@ fn what_is_not_wanted_is_not_saved_while_files_are_closed() {
 #[test]
 fn what_others_have_released_is_not_waited_for() {
     let places = [(); 2].map(|()| TempDir::new_in("/dev/shm").unwrap());
-    let [(here, _mount), (other, _)] = places.each_ref().map(|place| on_a_mount_that_reports(place.path()));
+    let [here, other] = places.each_ref().map(|place| on_a_mount_that_reports(place.path()));
     let held = held_up();
     leaves_a_close(&other, places[1].path());
     let looks = std::cell::Cell::new(0);
@@ -638,7 +644,7 @@ fn what_others_have_released_is_not_waited_for() {
 #[test]
 fn who_keeps_the_thread_busy_does_not_keep_others_from_leaving() {
     let places = [(); 2].map(|()| TempDir::new_in("/dev/shm").unwrap());
-    let [(here, _mount), (other, _)] = places.each_ref().map(|place| on_a_mount_that_reports(place.path()));
+    let [here, other] = places.each_ref().map(|place| on_a_mount_that_reports(place.path()));
     let held = held_up();
     leaves_a_close(&here, places[0].path());
     leaves_a_close(&other, places[1].path());

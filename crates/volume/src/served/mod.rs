@@ -34,6 +34,7 @@ mod extents;
 mod figures;
 mod in_parts;
 mod large;
+mod left;
 mod line;
 mod machine;
 mod memory;

@@ -22,8 +22,9 @@
 use super::apart::Both;
 use super::blocking::StorageBlocks;
 use super::boot::{awaited, boot_id};
-use super::epoch::{EPOCH_STEP_MIN, next_epoch};
+use super::epoch::next_epoch;
 use super::error::VolumeError;
+use super::left;
 use super::memory::{Contents, Home, Memory};
 use super::pair::PairError;
 use super::shared::{Layout, Parts, Shared};
@@ -38,19 +39,13 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicU64;
 use storage::{
     Access, Description, Execution, FileOptions, FileStorage, Handed, KEY_FILE, Kind, LUKS, LogMark, Look, NO_LOCK,
     Need, OpenError, Opened, Storage, VolumeFigures, VolumeStatus, check_migratable,
 };
 use utoipa::ToSchema;
 use values::{ByteSize, FieldError, IntentLog, Luks, MemoryFile, SyncMode};
-
-/// How long whoever closes what was left waits for somebody who only looks, and locks it for that.
-const LOCKED_PATIENCE: Duration = Duration::from_millis(500);
-const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(5);
 
 /// A volume: a file or block device that `vringd volume create` has made, which has an intent log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -116,7 +111,7 @@ impl VolumeOptions {
         FileOptions { direct: self.direct, read_only, lock: self.lock, ..FileOptions::new(path) }
     }
 
-    fn reader(&self, path: &Path) -> Result<Arc<FileStorage>, OpenError> {
+    pub(super) fn reader(&self, path: &Path) -> Result<Arc<FileStorage>, OpenError> {
         let file = FileOptions { lock: false, ..self.file(path, true) };
         FileStorage::open_without_threads(&on_the_spot(file)).map(Arc::new)
     }
@@ -212,35 +207,12 @@ impl Look for VolumeOptions {
     }
 
     fn close_left(&self, opening: &AtomicU64) -> Result<(), OpenError> {
-        let by = Instant::now() + LOCKED_PATIENCE;
-        while self.is_left(opening)? {
-            match OpenedVolume::new(self) {
-                Ok(volume) => return Ok(volume.close_left(opening)?),
-                // Whoever has it locked may have gone on with it, or only look.
-                Err(VolumeError::NotGivenUp { .. } | VolumeError::Open(OpenError::Locked { .. }))
-                    if Instant::now() < by =>
-                {
-                    sleep(LOOK_AGAIN_AFTER);
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
+        left::close(self, opening)
     }
 
     fn volume(&self) -> Option<VolumeStatus> {
         let log_path = self.log.as_ref().map(|path| path.display().to_string());
         Some(VolumeStatus { sync: self.sync, log_path, failure: None, figures: VolumeFigures::default() })
-    }
-}
-
-impl VolumeOptions {
-    /// Whether that opening was the last to serve it, and has not closed it. Recoveries count the epoch up by less than an opening does.
-    fn is_left(&self, opening: &AtomicU64) -> Result<bool, OpenError> {
-        let superblock = whole_superblock(&self.path, &self.reader(&self.path)?)?;
-        let opening = opening.load(Ordering::Relaxed);
-        let openings = opening..opening.saturating_add(EPOCH_STEP_MIN);
-        Ok(!superblock.clean && openings.contains(&superblock.epoch))
     }
 }
 
@@ -277,17 +249,9 @@ impl OpenedVolume {
         Ok(OpenedVolume { options: options.clone(), data, log, memory })
     }
 
-    /// Closes it, or notes the opening that it is left in.
-    fn close_left(self, opening: &AtomicU64) -> Result<(), VolumeError> {
-        // Nobody else goes on with it before that is seen: these have the locks.
-        let (path, data, _log) = (self.options.path.clone(), self.data.clone(), self.log.clone());
-        let closed = self.start().and_then(|volume| volume.close());
-        if closed.is_err()
-            && let Ok(superblock) = whole_superblock(&path, &data)
-        {
-            opening.store(superblock.epoch, Ordering::Relaxed);
-        }
-        closed
+    /// Its files, which have the locks.
+    pub(super) fn files(&self) -> (Arc<FileStorage>, Option<Arc<FileStorage>>) {
+        (self.data.clone(), self.log.clone())
     }
 
     /// Writes the log back, and starts the threads.
@@ -322,7 +286,7 @@ pub(super) fn on_the_spot(file: FileOptions) -> FileOptions {
     FileOptions { execution: Execution::Inline, ..file }
 }
 
-fn whole_superblock(path: &Path, data: &Arc<FileStorage>) -> Result<Superblock, VolumeError> {
+pub(super) fn whole_superblock(path: &Path, data: &Arc<FileStorage>) -> Result<Superblock, VolumeError> {
     let superblock = read_superblock(&mut way(path, data.clone())?);
     let whole = superblock.and_then(|superblock| superblock.check_whole().map(|()| superblock));
     whole.map_err(VolumeError::format(path))

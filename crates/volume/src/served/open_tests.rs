@@ -1,6 +1,9 @@
 use super::*;
 use crate::served::epoch::EPOCH_STEP_MIN;
+use crate::served::left::close_again;
 use crate::served::tools;
+use std::sync::atomic::Ordering;
+use storage::OPENING_UNKNOWN;
 
 /// A volume in `directory` that changes hands.
 fn made(directory: &Path, name: &str) -> VolumeOptions {
@@ -123,21 +126,33 @@ fn what_is_left_is_closed_by_another_opening_or_tried_again() {
         assert!(!shut());
         opening
     };
-    let opening = left();
-    let reader = FileStorage::open(&at.file(&at.path, true)).unwrap();
-    assert!(matches!(at.close_left(&opening), Err(OpenError::Locked { .. })));
-    assert!(!shut());
-    drop(reader);
-    at.close_left(&opening).unwrap();
-    assert!(shut());
+    let other = || VolumeOptions { migratable: false, ..at.clone() }.open().unwrap().start().unwrap();
+    // One that cannot be told could be any.
+    for is_known in [true, false] {
+        let opening = left();
+        if !is_known {
+            opening.store(OPENING_UNKNOWN, Ordering::Relaxed);
+        }
+        let reader = FileStorage::open(&at.file(&at.path, true)).unwrap();
+        assert!(matches!(at.close_left(&opening), Err(OpenError::Locked { .. })));
+        assert!(!shut());
+        drop(reader);
+        at.close_left(&opening).unwrap();
+        assert!(shut());
+    }
     // So do those who have gone on with it, whose it is to close.
     let opening = left();
-    let other = VolumeOptions { migratable: false, ..at.clone() }.open().unwrap().start().unwrap();
+    let goes_on = other();
     at.close_left(&opening).unwrap();
     assert!(!shut());
-    drop(other);
+    drop(goes_on);
     assert!(shut());
     at.close_left(&opening).unwrap();
+    // What another opening has left, which has the memory here, is closed.
+    let opening = left();
+    assert!(left().into_inner() > opening.load(Ordering::Relaxed));
+    at.close_left(&opening).unwrap();
+    assert!(shut());
 }
 
 /// It is then left in another opening.
@@ -147,19 +162,20 @@ fn a_close_that_fails_again_is_tried_again() {
     let at = made(directory.path(), "disk");
     let opening = AtomicU64::new(change(&at, |superblock| superblock.clean = false).epoch);
     let opened = || OpenedVolume::new(&VolumeOptions { migratable: false, ..at.clone() }).unwrap();
-    for _ in 0..3 {
-        let before = opening.load(Ordering::Relaxed);
+    let fails = || {
         let opened = opened();
         // Nothing can be mapped by this descriptor: its log is replayed, and that is all.
         let fd = std::fs::File::open(opened.memory.shown()).unwrap().into();
         let unusable = OpenedVolume { memory: Memory { fd, ..opened.memory }, ..opened };
-        unusable.close_left(&opening).unwrap_err();
-        let epoch = whole_superblock(&at.path, &at.reader(&at.path).unwrap()).unwrap().epoch;
-        assert!(epoch > before && opening.load(Ordering::Relaxed) == epoch);
-        change(&at, |superblock| superblock.clean = false);
+        close_again(unusable, &at, &opening).unwrap_err();
         std::fs::write(at.path.with_extension("memory"), "").unwrap();
-        assert!(at.is_left(&opening).unwrap());
+    };
+    for _ in 0..3 {
+        let before = opening.load(Ordering::Relaxed);
+        fails();
+        let epoch = change(&at, |superblock| superblock.clean = false).epoch;
+        assert!(epoch > before && opening.load(Ordering::Relaxed) == epoch);
     }
     at.close_left(&opening).unwrap();
-    assert!(!at.is_left(&opening).unwrap());
+    assert!(whole_superblock(&at.path, &at.reader(&at.path).unwrap()).unwrap().clean);
 }
