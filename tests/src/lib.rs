@@ -26,4 +26,4 @@ pub mod server;
 pub mod uml;
 pub mod vringd;
 
-pub use guest::{device, lab, process};
+pub use guest::{device, lab, process, spoiled};

@@ -70,7 +70,7 @@ pub struct Host {
     given: u32,
     files: PathBuf,
     // It is killed before the files go.
-    _process: Group,
+    process: Group,
 }
 
 impl Host {
@@ -110,7 +110,7 @@ impl Host {
             .env("description", Path::new(env!("CARGO_MANIFEST_DIR")).join("../share/vhost-user/50-vringd.json"));
         let (input, orders) = std::io::pipe()?;
         let process = Group::start_with(&command, input, &files.join("console"))?;
-        let mut host = Self { orders, given: 0, files, _process: process };
+        let mut host = Self { orders, given: 0, files, process };
         let end = Instant::now() + START_LIMIT;
         while host.ask("test -S /run/libvirt/libvirt-sock && virsh version")?.0 != 0 {
             ensure!(Instant::now() < end, "libvirt does not answer");
@@ -142,6 +142,7 @@ impl Host {
         let status = path.with_extension("status");
         let end = Instant::now() + ANSWER_LIMIT;
         while !status.exists() {
+            self.process.check_alive("the host")?;
             ensure!(
                 Instant::now() < end,
                 "the host does not answer: {}",

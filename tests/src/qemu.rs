@@ -11,7 +11,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use guest::qemu::{QUIET, add_devices};
+pub use guest::qemu::QUIET;
+use guest::qemu::add_devices;
 use guest::spoiled::{BOOTS_MAX, is_spoiled};
 use tempfile::TempDir;
 
