@@ -83,6 +83,13 @@ impl Frontend {
         Ok(self.link().set_features(features)?)
     }
 
+    /// Acknowledges these as well, which a driver has from an earlier backend, offered or not.
+    pub fn acknowledge_too(&mut self, features: u64) -> Result<()> {
+        self.session.features |= features;
+        let features = self.session.features;
+        Ok(self.link().set_features(features)?)
+    }
+
     /// The negotiated features.
     pub fn features(&self) -> u64 {
         self.session.features

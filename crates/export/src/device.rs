@@ -23,6 +23,11 @@ pub(crate) trait Device: Send + Sync {
     /// Device features offered, without those of the transport.
     fn features(&self) -> u64;
 
+    /// Those and others that a driver may have from an earlier life of the device.
+    fn features_known(&self) -> u64 {
+        self.features()
+    }
+
     /// The driver acknowledged these, or a session without any has begun (0).
     fn acknowledged(&self, rings: &RingSet, features: u64);
 

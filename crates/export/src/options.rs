@@ -83,8 +83,10 @@ pub struct DiskOptions {
     pub serial: String,
     /// Smallest logical block the guest may see, in bytes; the storage may need larger ones.
     pub block_size_bytes: u32,
-    /// Whether a driver finds a write cache; it may turn it on or off.
+    /// Whether a driver finds a write cache.
     pub write_back: bool,
+    /// Whether it is offered to turn that on or off. What it has done nobody tells the next frontend that brings it.
+    pub write_back_changeable: bool,
     /// What NBD clients find.
     pub nbd: NbdOptions,
 }

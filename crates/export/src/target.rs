@@ -54,6 +54,10 @@ impl Target for ExportTarget {
         self.shared.device.features()
     }
 
+    fn features_known(&self) -> u64 {
+        self.shared.device.features_known()
+    }
+
     fn queues_max(&self) -> u16 {
         self.shared.queues
     }

@@ -218,8 +218,16 @@ impl<'a> Session<'a> {
     }
 
     fn features_offered(&self) -> u64 {
+        self.with_transport(self.target.features())
+    }
+
+    fn features_known(&self) -> u64 {
+        self.with_transport(self.target.features_known())
+    }
+
+    fn with_transport(&self, features: u64) -> u64 {
         let log = if self.target.has_log() { LOG_ALL } else { 0 };
-        self.target.features() | TRANSPORT | log
+        features | TRANSPORT | log
     }
 
     fn protocol_features_offered(&self) -> u64 {
@@ -233,7 +241,7 @@ impl<'a> Session<'a> {
 
     fn set_features(&mut self, message: &Message) -> Result<Answer, Refusal> {
         let acked = message.decode::<VhostUserU64>()?.value;
-        let unknown = acked & !self.features_offered();
+        let unknown = acked & !self.features_known();
         if unknown != 0 {
             return Err(Refusal::Features(unknown));
         }

@@ -21,6 +21,12 @@ pub trait Target: Send {
     /// VHOST_USER_F_PROTOCOL_FEATURES), which the link adds.
     fn features(&self) -> u64;
 
+    /// Those that a frontend may acknowledge: the ones that are offered, and others that a driver may have from an earlier backend
+    /// of the same device, whose frontend asks for what it has.
+    fn features_known(&self) -> u64 {
+        self.features()
+    }
+
     /// Number of rings the frontend may use, 1 to [`QUEUES_MAX`].
     fn queues_max(&self) -> u16;
 

@@ -220,11 +220,13 @@ impl Daemon {
         };
         let export = match &disk {
             Some(lease) => {
+                let write_cache = new.write_cache.unwrap_or_default();
                 let options = DiskOptions {
                     queues: new.queues(),
                     serial: new.serial(),
                     block_size_bytes: new.block_size_bytes(),
-                    write_back: new.write_cache.unwrap_or_default().is_on(),
+                    write_back: write_cache.is_on(),
+                    write_back_changeable: write_cache.is_changeable(),
                     nbd: NbdOptions { tls, ..NbdOptions::default() },
                 };
                 Export::disk(hosting, options, lease.disk().storage(), &self.engine)

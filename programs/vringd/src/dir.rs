@@ -64,7 +64,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_name = "MODE", default_value_t)]
     pub(crate) policy: PolicyMode,
 
-    /// Request queues the guest may use, 1 to 64 [default: one a CPU, up to 8]; with --listen the clients that may be
+    /// Request queues the guest may use, 1 to 64 [default: 64]; with --listen the clients that may be
     /// connected, 1 to 1024 [default: 64]
     #[arg(long, value_name = "N", help_heading = "Device")]
     pub(crate) queues: Option<u16>,

@@ -105,6 +105,7 @@ fn moves(place: &Place, disk: &Disk) -> Result<()> {
     let (here, there, guest) = sides.there_and_back(&lab, LOAD)?;
     guest.kill();
     for server in [here, there] {
+        ensure!(!server.output().contains("every write is made durable"), "the guest has flushed all the time");
         ensure!(server.stop()?.success(), "a daemon does not end well");
     }
     Ok(())

@@ -21,7 +21,9 @@ const WRITEBACK: u32 = 32;
 /// Of the features (linux/virtio_blk.h).
 const FLUSH: u64 = 1 << 9;
 const CONFIG_WCE: u64 = 1 << 11;
-const ON: &str = "on";
+/// Which a guest cannot turn off.
+const FIXED: &str = "on";
+const ON: &str = "guest";
 const OFF: &str = "off";
 
 /// A place that outlives its daemons: the socket and a volume, which tells how many writes it has made stable.
@@ -259,5 +261,37 @@ fn features_that_come_behind_a_ring_bring_no_cache_that_nobody_knows_of() -> Res
     assert!(machine.writes_through(&daemon)?, "it cannot flush");
     machine.frontend.acknowledge_all()?;
     assert!(machine.writes_through(&daemon)?, "nobody has read of a cache");
+    daemon.stop()
+}
+
+#[test]
+fn a_cache_that_no_guest_can_turn_off_is_still_there_behind_a_migration() -> Result<()> {
+    let place = Place::new()?;
+    let daemon = place.serve(FIXED)?;
+    let mut machine = Machine::start(&place, false)?;
+    assert!(!machine.writes_through(&daemon)?);
+    machine.frontend.set_config(WRITEBACK, &[0]).expect_err("it is not offered");
+    drop(daemon);
+    let daemon = place.serve(FIXED)?;
+    machine.come_back_reading(&place)?;
+    assert!(!machine.writes_through(&daemon)?, "this guest has never been offered not to flush");
+    daemon.stop()
+}
+
+#[test]
+fn a_guest_that_could_turn_it_off_may_have_done_so() -> Result<()> {
+    let place = Place::new()?;
+    let daemon = place.serve(ON)?;
+    let mut machine = Machine::start(&place, false)?;
+    machine.frontend.set_config(WRITEBACK, &[0])?;
+    drop(daemon);
+    let daemon = place.serve(FIXED)?;
+    // Its frontend asks for what its driver has, whatever is offered now.
+    machine.frontend = Frontend::connect_with(&place.path("disk.sock"), 0, Arc::clone(&machine.memory))?;
+    machine.frontend.acknowledge_too(FLUSH | CONFIG_WCE)?;
+    machine.go_on()?;
+    assert!(machine.writes_through(&daemon)?, "it does not flush");
+    drop(machine);
+    assert!(!Machine::start(&place, false)?.writes_through(&daemon)?, "the next one does");
     daemon.stop()
 }

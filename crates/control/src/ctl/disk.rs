@@ -36,7 +36,7 @@ pub struct DiskFlags {
     #[command(flatten)]
     pub storage: StorageFlags,
 
-    /// Queues the guest may use, 1 to 256 [default: one a CPU, up to 8]; with --listen the clients that may be connected, 1 to
+    /// Queues the guest may use, 1 to 256 [default: 256]; with --listen the clients that may be connected, 1 to
     /// 1024 [default: 16]
     #[arg(long, value_name = "N", help_heading = "Device")]
     pub queues: Option<u16>,
@@ -49,7 +49,7 @@ pub struct DiskFlags {
     /// Logical block size in bytes, 512 or 4096 [default: 512, or what the storage needs]
     #[arg(long, value_name = "BYTES", help_heading = "Device")]
     pub block_size: Option<u32>,
-    /// Whether the guest finds a disk with a write cache, which it may turn on or off [default: on]
+    /// Whether the guest finds a disk with a write cache, or may turn it on and off itself [default: on]
     #[arg(long, value_name = "WHETHER", help_heading = "Device")]
     pub write_cache: Option<WriteCache>,
 

@@ -84,9 +84,9 @@ pub struct NewExport {
     /// What a directory serves, and how.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<Directory>,
-    /// Number of queues the device offers; when left out, the number of CPUs up to 8. 1 to 256 for a disk. For a
-    /// directory 1 to 64 request queues; with virtio-fs its queue for urgent requests comes on top. With `listen` the
-    /// clients that may be connected, 1 to 1024; when left out 64 for a directory and 16 for a disk.
+    /// Number of queues the frontend may use: 1 to 256 for a disk, 1 to 64 request queues for a directory; with virtio-fs its
+    /// queue for urgent requests comes on top. When left out, as many as can be. With `listen` the clients that may be
+    /// connected, 1 to 1024; when left out 64 for a directory and 16 for a disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u16>,
     /// Largest number of descriptors in a ring: a power of two, 2 to 32768; 1024 when left out. A frontend that sets
@@ -99,7 +99,7 @@ pub struct NewExport {
     /// Logical block size of a disk in bytes, 512 or 4096; 512 when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_size: Option<u32>,
-    /// The write cache of a disk as a guest finds it, which may turn it on or off; `on` when left out.
+    /// The write cache of a disk as a guest finds it; `on` when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_cache: Option<WriteCache>,
     /// Placement of its rings on workers; `shared` when left out.
@@ -174,18 +174,16 @@ impl NewExport {
         self.block_size.unwrap_or(512)
     }
 
-    /// The number of queues: as given, or one a CPU up to 8, so that a guest has what it can use and no more. Of a stream,
-    /// the connections.
+    /// The number of queues: as given, or all that there can be. How many a guest has is up to its frontend (QEMU: one a vCPU of
+    /// a disk), and one that wants more than there are does not start, or hangs; what it leaves costs nothing. Of a stream, the
+    /// connections.
     pub fn queues(&self) -> u16 {
-        if self.listen.is_some() {
-            let default = match self.kind {
-                ExportKind::Disk => Self::DISK_CONNECTIONS_DEFAULT,
-                ExportKind::Dir => Self::CONNECTIONS_DEFAULT,
-            };
-            return self.queues.unwrap_or(default);
-        }
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        self.queues.unwrap_or(u16::try_from(cpus.min(8)).unwrap_or(8))
+        self.queues.unwrap_or(match (self.kind, self.listen.is_some()) {
+            (ExportKind::Disk, false) => Self::QUEUES_MAX,
+            (ExportKind::Disk, true) => Self::DISK_CONNECTIONS_DEFAULT,
+            (ExportKind::Dir, false) => Self::REQUEST_QUEUES_MAX,
+            (ExportKind::Dir, true) => Self::CONNECTIONS_DEFAULT,
+        })
     }
 
     /// The largest number of descriptors in a ring: as given, or its default.

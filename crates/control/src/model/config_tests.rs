@@ -17,7 +17,7 @@ fn the_least_description_has_sensible_defaults() {
     new.check().unwrap();
     assert_eq!(new.kind, ExportKind::Disk);
     assert_eq!((new.queue_size(), new.block_size_bytes(), new.serial().as_str()), (1024, 512, "a"));
-    assert!((1..=8).contains(&new.queues()));
+    assert_eq!(new.queues(), NewExport::QUEUES_MAX);
     assert_eq!(new.workers, Placement::Shared);
 }
 

@@ -24,7 +24,7 @@ fn a_path_is_enough() {
     assert_eq!(*directory, Directory::new("/srv/home"));
     assert_eq!(directory.tag(&new.name).as_deref(), Some("home"));
     assert_eq!((directory.cache, directory.xattr, directory.announce_submounts), (CachePolicy::Auto, true, true));
-    assert!((1..=8).contains(&new.queues()));
+    assert_eq!(new.queues(), NewExport::REQUEST_QUEUES_MAX);
 }
 
 #[test]

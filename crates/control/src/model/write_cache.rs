@@ -12,11 +12,19 @@ pub enum WriteCache {
     On,
     /// It has none: every write is durable when it is answered, and a guest needs no flushes
     Off,
+    /// It has one that the guest may turn off and on (`VIRTIO_BLK_F_CONFIG_WCE`): behind a migration, and after a restart without an
+    /// inflight region, nobody knows whether it has, and every write is made durable
+    Guest,
 }
 
 impl WriteCache {
-    /// Whether there is one.
+    /// Whether there is one when a guest comes.
     pub fn is_on(self) -> bool {
-        self == Self::On
+        self != Self::Off
+    }
+
+    /// Whether the guest is offered to change that.
+    pub fn is_changeable(self) -> bool {
+        self != Self::On
     }
 }

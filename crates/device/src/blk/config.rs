@@ -71,6 +71,8 @@ pub struct Settings {
     pub write_zeroes: Option<WriteZeroesLimits>,
     /// Start in write-back (true) or write-through (false) mode.
     pub writeback: bool,
+    /// Offer the driver to change that.
+    pub writeback_changeable: bool,
 }
 
 impl Default for Settings {
@@ -88,6 +90,7 @@ impl Default for Settings {
             discard: None,
             write_zeroes: None,
             writeback: true,
+            writeback_changeable: true,
         }
     }
 }
@@ -187,11 +190,12 @@ impl Config {
     /// The device's feature bits. Discard and write zeroes are not offered by a read-only disk.
     pub fn features(&self) -> u64 {
         let s = &self.settings;
-        let mut bits = feature::SEG_MAX | feature::BLK_SIZE | feature::FLUSH | feature::TOPOLOGY | feature::CONFIG_WCE;
+        let mut bits = feature::SEG_MAX | feature::BLK_SIZE | feature::FLUSH | feature::TOPOLOGY;
         let mut offer = |when: bool, bit: u64| bits |= if when { bit } else { 0 };
         offer(s.size_max_bytes.is_some(), feature::SIZE_MAX);
         offer(s.read_only, feature::RO);
         offer(s.queues > 1, feature::MQ);
+        offer(s.writeback_changeable, feature::CONFIG_WCE);
         offer(!s.read_only && s.discard.is_some(), feature::DISCARD);
         offer(!s.read_only && s.write_zeroes.is_some(), feature::WRITE_ZEROES);
         bits
@@ -327,6 +331,7 @@ mod tests {
             discard: Some(DiscardLimits { max_sectors: 0x0a0b_0c0d, max_segments: 32, alignment_bytes: 4096 }),
             write_zeroes: Some(WriteZeroesLimits { max_sectors: 0x0102_0304, max_segments: 16, may_unmap: true }),
             writeback: true,
+            writeback_changeable: true,
         }
     }
 

@@ -221,6 +221,11 @@ impl Device for Disk {
         self.lock().config.features()
     }
 
+    /// Another life of the disk may have offered its driver to turn the write cache off, which it knows from then on.
+    fn features_known(&self) -> u64 {
+        self.features() | feature::CONFIG_WCE
+    }
+
     fn acknowledged(&self, rings: &RingSet, features: u64) {
         {
             let mut state = self.lock();
@@ -385,5 +390,6 @@ fn settings(options: &DiskOptions, queue_size_max: u16, storage: &dyn Storage) -
             may_unmap: about.discard,
         }),
         writeback: options.write_back,
+        writeback_changeable: options.write_back_changeable,
     }
 }

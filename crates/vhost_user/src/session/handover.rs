@@ -101,7 +101,7 @@ impl Session<'_> {
     /// Takes over what another session was, and starts its rings. Returns how many.
     pub(crate) fn restore(&mut self, state: SessionState) -> Result<usize, SessionEnd> {
         let failed = |error: &dyn std::fmt::Display| SessionEnd::Resume(error.to_string());
-        let unknown = state.features & !self.features_offered();
+        let unknown = state.features & !self.features_known();
         if unknown != 0 {
             return Err(failed(&format_args!("features {unknown:#x} of the session are not offered any more")));
         }

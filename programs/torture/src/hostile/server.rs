@@ -231,7 +231,7 @@ fn serve(program: &Path, directory: &Path, image: &Path, round: u64) -> Result<C
         "control = '{place}/control.sock'\nworkers = 1\n\
          [[export]]\nname = 'quiet'\nsocket = '{place}/quiet.sock'\nqueues = 1\n\
          storage = {{ kind = 'memory', size = '16M' }}\n\
-         [[export]]\nname = 'disk'\nsocket = '{place}/disk.sock'\nqueues = 4\nstorage = {storage}\n\
+         [[export]]\nname = 'disk'\nsocket = '{place}/disk.sock'\nqueues = 4\nwrite_cache = 'guest'\nstorage = {storage}\n\
          [[export]]\nname = 'directory'\nkind = 'dir'\nsocket = '{place}/directory.sock'\nqueues = 2\n\
          directory = {{ path = '{place}/shared' }}\n\
          [[export]]\nname = '9p'\nkind = 'dir'\nsocket = '{place}/9p.sock'\nqueues = 2\n\

@@ -57,7 +57,7 @@ const QUEUES_SPARE_MAX: u64 = 3;
 const EXECUTIONS: [&str; 4] = ["uring", "inline", "pool=2", "auto"];
 const WORKERS: [&str; 3] = ["one", "2", "per-queue"];
 const POLLS: [&str; 3] = ["off", "fixed=50", "adaptive"];
-const WRITE_CACHES: [&str; 2] = ["on", "off"];
+const WRITE_CACHES: [&str; 3] = ["on", "off", "guest"];
 
 /// Tells a server how many stores of its rings to make before it dies (`vring`, feature `crash-points`).
 const STORES_VARIABLE: &str = "VRING_CRASH_AFTER_STORES";
@@ -233,6 +233,10 @@ impl fmt::Display for Way {
     }
 }
 
+fn write_cache(whether: &str) -> [OsString; 2] {
+    ["--write-cache", whether].map(OsString::from)
+}
+
 /// Whether temporary files take O_DIRECT: older tmpfs does not.
 fn takes_direct_io() -> Result<bool> {
     let directory = TempDir::with_prefix("vringd-torture-")?;
@@ -268,7 +272,8 @@ impl Session {
             served: disk.served(),
             queues: way.queues,
             workers: way.workers.into(),
-            more: Vec::new(),
+            // What a driver turns off has to be offered to it once.
+            more: if way.write_cache_off { write_cache("guest").into() } else { Vec::new() },
             environment: Vec::new(),
         };
         let shape = Shape {
@@ -307,8 +312,8 @@ impl Session {
         if self.used_queues > 1 {
             self.setup.queues = self.used_queues + self.rng.within(0..=QUEUES_SPARE_MAX) as u16;
         }
-        let (poll, write_cache) = (self.rng.pick(&POLLS), self.rng.pick(&WRITE_CACHES));
-        self.setup.more = ["--poll", poll, "--write-cache", write_cache].map(OsString::from).into();
+        let (poll, cache) = (self.rng.pick(&POLLS), self.rng.pick(&WRITE_CACHES));
+        self.setup.more = ["--poll", poll].map(OsString::from).into_iter().chain(write_cache(cache)).collect();
     }
 
     fn server(&mut self) -> Result<&mut Server> {

@@ -87,6 +87,7 @@ impl Server {
             serial: String::new(),
             block_size_bytes: 512,
             write_back: true,
+            write_back_changeable: false,
             nbd: NbdOptions { name: Some(disk), bitmap: bitmap.map(Arc::new), tls },
         };
         Export::disk(hosting, options, view, &engine).map_err(|error| error.to_string())

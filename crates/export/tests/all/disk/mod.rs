@@ -84,6 +84,7 @@ impl Server {
             queues: 1,
             serial: String::new(),
             write_back: true,
+            write_back_changeable: true,
             block_size_bytes: 512,
             nbd: NbdOptions::default(),
         };

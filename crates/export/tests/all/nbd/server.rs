@@ -110,6 +110,7 @@ impl Server {
             serial: String::new(),
             block_size_bytes: like.block_size_bytes,
             write_back: like.write_back,
+            write_back_changeable: false,
             nbd: like.nbd.clone(),
         };
         let export = Export::disk(hosting, options, storage, &engine).unwrap();
