@@ -65,14 +65,20 @@ impl Frontend {
 
     /// As [`connect`](Self::connect), with the first region of a frontend whose connection ended.
     pub fn connect_with(socket: &Path, without: u64, memory: Arc<Memory>) -> Result<Self> {
+        let mut frontend = Self::connect_unshared(socket, without, memory)?;
+        frontend.session.share(&[&frontend.memory])?;
+        Ok(frontend)
+    }
+
+    /// As [`connect_with`](Self::connect_with), for a memory that the backend is not shown.
+    pub fn connect_unshared(socket: &Path, without: u64, memory: Arc<Memory>) -> Result<Self> {
         let stream = UnixStream::connect(socket).context("cannot connect")?;
         let all = |offered: VhostUserProtocolFeatures| {
             ensure!(offered.contains(VhostUserProtocolFeatures::REPLY_ACK), "REPLY_ACK is offered");
             Ok(offered)
         };
         // The driver does not have EVENT_IDX, and LOG_ALL is for when the guest is moved.
-        let mut session = Session::negotiate(stream, |offered| Ok(offered & !(EVENT_IDX | LOG_ALL | without)), all)?;
-        session.share(&[&memory])?;
+        let session = Session::negotiate(stream, |offered| Ok(offered & !(EVENT_IDX | LOG_ALL | without)), all)?;
         Ok(Self { session, memory })
     }
 

@@ -88,8 +88,6 @@ pub enum IdRuleError {
         /// What stands where the number should.
         word: String,
     },
-    /// `{0}` covers no id: write a count of at least 1
-    Nothing(IdRule),
     /// `{0}` goes beyond the last id: let first id and count add up to at most 4294967296
     Range(IdRule),
     /// `{rule}` and `{earlier}` speak about the same ids in the same direction: let their ranges end before they meet
@@ -171,13 +169,14 @@ struct Range {
 }
 
 impl Range {
-    fn new(rule: IdRule, first: u32, count: u32, target: Target) -> Result<Range, IdRuleError> {
-        let span = count.checked_sub(1).ok_or(IdRuleError::Nothing(rule))?;
+    /// Nothing for one of no ids.
+    fn new(rule: IdRule, first: u32, count: u32, target: Target) -> Result<Option<Range>, IdRuleError> {
+        let Some(span) = count.checked_sub(1) else { return Ok(None) };
         let last = first.checked_add(span).ok_or(IdRuleError::Range(rule))?;
         if let Target::From(base) = target {
             base.checked_add(span).ok_or(IdRuleError::Range(rule))?;
         }
-        Ok(Range { first, last, target, rule })
+        Ok(Some(Range { first, last, target, rule }))
     }
 }
 
@@ -186,7 +185,8 @@ impl Range {
 struct Table(Vec<Range>);
 
 impl Table {
-    fn add(&mut self, range: Range) -> Result<(), IdRuleError> {
+    fn add(&mut self, range: Option<Range>) -> Result<(), IdRuleError> {
+        let Some(range) = range else { return Ok(()) };
         let at = self.0.partition_point(|other| other.last < range.first);
         if let Some(other) = self.0.get(at).filter(|other| other.first <= range.last) {
             return Err(IdRuleError::Overlap { rule: range.rule, earlier: other.rule });
@@ -219,7 +219,7 @@ impl IdMap {
     /// The map that these rules describe. Ids that no rule names stand for themselves.
     ///
     /// # Errors
-    /// When two rules speak about one id in one direction, a rule covers nothing, or a range goes beyond the last id.
+    /// When two rules speak about one id in one direction, or a range goes beyond the last id.
     pub fn new(rules: &[IdRule]) -> Result<IdMap, IdRuleError> {
         let mut map = IdMap::default();
         for &rule in rules {
@@ -322,6 +322,14 @@ mod tests {
         assert_eq!((ids.to_host(0), ids.to_host(1), ids.to_host(u32::MAX)), (Ok(0), Ok(1000), Ok(1000)));
     }
 
+    /// As Incus writes them in front of a range that begins at 0.
+    #[test]
+    fn a_rule_of_no_ids_says_nothing() {
+        let ids = map(&["forbid-guest:0:0", "map:0:1000:10", "map:5:2000:0", "guest:4294967295:0:0"]).unwrap();
+        assert_eq!((ids.to_host(0), ids.to_host(5), ids.to_host(u32::MAX)), (Ok(1000), Ok(1005), Ok(u32::MAX)));
+        assert!(map(&["forbid-guest:0:0"]).unwrap().is_identity());
+    }
+
     #[test]
     fn other_separators_and_capitals_are_read() {
         assert_eq!("MAP/1/2/3".parse(), Ok(IdRule::Map { guest: 1, host: 2, count: 3 }));
@@ -339,7 +347,6 @@ mod tests {
             ("map:1:2:-3", "`-3` is no id"),
             ("map:1:2:4294967296", "`4294967296` is no id"),
             ("map:1:2:3:", "`` is no id"),
-            ("map:1:2:0", "covers no id"),
             ("map:4294967295:2:2", "beyond the last id"),
             ("map:2:4294967295:2", "beyond the last id"),
         ] {
@@ -351,7 +358,7 @@ mod tests {
     }
 
     fn any_rule() -> impl Strategy<Value = IdRule> {
-        (0..6, 0..60u32, 0..60u32, 1..8u32).prop_map(|(kind, a, b, count)| match kind {
+        (0..6, 0..60u32, 0..60u32, 0..8u32).prop_map(|(kind, a, b, count)| match kind {
             0 => IdRule::Guest { guest: a, host: b, count },
             1 => IdRule::Host { host: a, guest: b, count },
             2 => IdRule::SquashGuest { guest: a, host: b, count },

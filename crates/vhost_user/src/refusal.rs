@@ -71,12 +71,12 @@ pub(crate) enum Refusal {
     InflightRing { index: u16, queues: u16 },
     /// inflight region: {0}
     Inflight(#[from] InflightError),
-    /// the device state does not go through a pipe
+    /// the device state goes neither through a pipe nor through a stream socket of this host
     StateFile,
     /// the device state takes {bytes} bytes, and {most} are the most
     StateBytes { bytes: usize, most: usize },
     /// the device state cannot be moved: {0}
-    StatePipe(std::io::Error),
+    StateConduit(std::io::Error),
     /// the device state is asked about before all of it was moved
     StateUnfinished,
     /// it begins a migration without DEVICE_STATE, so that what the guest has of the device would stay behind

@@ -261,6 +261,12 @@ impl Ring {
         Ok(())
     }
 
+    /// Whether it is to take requests, and nothing but the guest's memory is missing.
+    pub(crate) fn lacks_memory(&self, acked: Acked) -> bool {
+        let told = self.size.is_some() && self.areas.is_some() && !matches!(self.kick, Kick::Missing);
+        told && self.is_enabled(acked) && self.running.is_none()
+    }
+
     /// What is left of an earlier life of the ring. One that goes on where another backend has stopped has had one, also if nobody
     /// has written of it.
     fn note(&self, inflight: Option<&Inflight>) -> Note {

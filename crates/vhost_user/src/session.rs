@@ -14,7 +14,7 @@ use vhost::vhost_user::message::{
 use vring::Memory;
 
 use crate::channel::ChannelEnd;
-use crate::device_state::{FAILED, Pipe, THROUGH_YOURS, Transfer};
+use crate::device_state::{Conduit, FAILED, THROUGH_YOURS, Transfer};
 use crate::features::{Acked, LOG_ALL, PROTOCOL, PROTOCOL_FEATURES, TRANSPORT};
 use crate::inflight::{self, Inflight};
 use crate::log::Log;
@@ -49,6 +49,8 @@ pub(crate) struct Session<'a> {
     log: Option<Log>,
     /// A ring was started that takes requests and is to log, since the last log was shown.
     unlogged: bool,
+    /// It was said that the guest's memory is missing.
+    said_unshared: bool,
     /// The device's state, while it is moved.
     transfer: Option<Transfer>,
     rings: Vec<Ring>,
@@ -72,6 +74,7 @@ impl<'a> Session<'a> {
             inflight: None,
             log: None,
             unlogged: false,
+            said_unshared: false,
             transfer: None,
             rings: (0..count).map(Ring::new).collect(),
         }
@@ -211,7 +214,7 @@ impl<'a> Session<'a> {
             R::GET_INFLIGHT_FD if self.acked.inflight() => self.get_inflight(message),
             R::SET_INFLIGHT_FD if self.acked.inflight() => self.set_inflight(message),
             R::SET_LOG_BASE if self.acked.log() => self.set_log(message),
-            R::SET_DEVICE_STATE_FD if self.acked.device_state() => self.set_device_state_pipe(message),
+            R::SET_DEVICE_STATE_FD if self.acked.device_state() => self.set_device_state_fd(message),
             R::CHECK_DEVICE_STATE if self.acked.device_state() => self.check_device_state(message),
             _ => Err(Refusal::Unsupported),
         }
@@ -328,6 +331,13 @@ impl<'a> Session<'a> {
     fn start_if_ready(&mut self, at: usize, kicked: bool) -> Result<(), Refusal> {
         let found = (self.memory.memory(), self.inflight.as_ref(), self.log.as_ref());
         let ring = &mut self.rings[at];
+        if found.0.is_none() && !self.said_unshared && ring.lacks_memory(self.acked) {
+            tracing::warn!(
+                "the guest's memory is not shared, and nothing it asks for is answered: share it (QEMU: share=on of its memory \
+                 backend; libvirt: <access mode='shared'/>)"
+            );
+            self.said_unshared = true;
+        }
         let was_serving = ring.is_serving(self.acked);
         ring.start_if_ready(kicked, found, self.acked, self.target)?;
         if ring.runs() {
@@ -477,16 +487,16 @@ impl<'a> Session<'a> {
         Ok(Answer::Body(bytes_of(&shown)))
     }
 
-    /// SET_DEVICE_STATE_FD: from now on the state goes through this pipe, in the direction that the frontend wants.
-    fn set_device_state_pipe(&mut self, message: &mut Message) -> Result<Answer, Refusal> {
+    /// SET_DEVICE_STATE_FD: from now on the state goes through this pipe or socket, in the direction that the frontend wants.
+    fn set_device_state_fd(&mut self, message: &mut Message) -> Result<Answer, Refusal> {
         self.transfer = None;
         let direction = message.decode::<VhostUserTransferDeviceState>()?.direction;
-        let pipe = Pipe::new(message.fd()?)?;
+        let conduit = Conduit::new(message.fd()?)?;
         self.no_ring_runs()?;
         self.transfer = Some(if direction == VhostTransferStateDirection::SAVE as u32 {
-            Transfer::save(pipe, self.target.save().map_err(Refusal::State)?)?
+            Transfer::save(conduit, self.target.save().map_err(Refusal::State)?)?
         } else {
-            Transfer::load(pipe)
+            Transfer::load(conduit)
         });
         Ok(Answer::Body(THROUGH_YOURS.to_ne_bytes().to_vec()))
     }

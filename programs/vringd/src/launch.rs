@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::run::Alone;
 use crate::service::Sockets;
 use crate::virtiofsd::Launch;
-use crate::{dir, disk};
+use crate::{dir, disk, virtiofsd};
 use control::model::Poll;
 
 /// The daemon of `vringd disk`.
@@ -27,12 +27,12 @@ pub(crate) fn dir(args: dir::Args) -> Result<(Config, Alone), Failure> {
     let (stuck_after, favour, policy) = (args.stuck_after, args.favour, args.policy);
     let config = Config::of_one(args.into_export(), control, poll, Sockets::inherited()?)?;
     let config = Config { stuck_after, favour, policy, ..config };
-    Ok((config, Alone { isolation, pid_file: None, one_session: false }))
+    Ok((config, Alone { isolation, pid_file: None, one_session: false, listens: None }))
 }
 
 /// The daemon of `vringd virtiofsd`.
 pub(crate) fn virtiofsd(launch: Launch) -> Result<(Config, Alone), Failure> {
     let Launch { export, isolation, control, pid_file, .. } = launch;
     let config = Config::of_one(export, control, Poll::default(), Sockets::default())?;
-    Ok((config, Alone { isolation, pid_file, one_session: true }))
+    Ok((config, Alone { isolation, pid_file, one_session: true, listens: Some(virtiofsd::LISTENS) }))
 }

@@ -56,7 +56,7 @@ pub fn command() -> clap::Command {
 
 /// Runs the program on its command line.
 pub fn main() -> ExitCode {
-    let (name, result) = if virtiofsd::is_called() {
+    let (name, result) = if virtiofsd::is_called(std::env::args_os(), &command()) {
         ("virtiofsd", cli::serve_as_virtiofsd(virtiofsd::Program::parse().options))
     } else {
         ("vringd", cli::dispatch(cli::Arguments::parse()))

@@ -96,6 +96,8 @@ pub(crate) struct Prepared {
     pub(crate) tree: Option<Source>,
     /// Told at the end of every session.
     pub(crate) session_ended: Option<Sender<()>>,
+    /// What is logged once it listens, beside the usual.
+    pub(crate) listens: Option<&'static str>,
     /// Told when it cannot serve any more.
     pub(crate) failed: Option<Sender<()>>,
     /// What the program before this one has begun.

@@ -42,6 +42,8 @@ pub(crate) struct Alone {
     pub(crate) pid_file: Option<PathBuf>,
     /// End with the first session.
     pub(crate) one_session: bool,
+    /// What is logged once it listens, for programs that wait for these words.
+    pub(crate) listens: Option<&'static str>,
 }
 
 impl Alone {
@@ -99,6 +101,7 @@ pub(crate) fn run_alone(config: Config, alone: &Alone) -> Result<ExitCode, Failu
         (prepared.tree, held) = (Some(tree), now);
     }
     let told = channel();
+    prepared.listens = alone.listens;
     prepared.session_ended = alone.one_session.then(|| told.0.clone());
     serve(config, control, (Vec::new(), vec![prepared]), held, &service, signals, told)
 }
@@ -154,12 +157,15 @@ fn serve(
         tracing::info!(disk = name, storage = shown.storage.target, "open");
     }
     for (export, prepared) in config.exports.into_iter().zip(prepared) {
-        let name = export.name.clone();
+        let (name, words) = (export.name.clone(), prepared.listens);
         let added = daemon.add(export, prepared);
         let shown = added.map_err(|error| place(config.source.as_ref(), ("export", &name), error))?;
         let storage = shown.storage.map(|storage| storage.target);
         let serves = storage.or(shown.directory.map(|directory| directory.path)).unwrap_or_default();
         tracing::info!(export = name, socket = shown.socket, serves, "listening");
+        if let Some(words) = words {
+            tracing::info!("{words}");
+        }
     }
     live(&daemon, control, service, Terms { stuck_after: config.stuck_after.0, one }, &stopped)
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use bench::frontend::{Load, Rw, Spec};
 use control::client::Client;
 use control::model::{Export, NewExport, Owner, Poll, RingInfo, RingState, SessionState, Settings};
+use frontkit::Memory;
 use http::Method;
 use tests::daemon::{DIRECTORY, Daemon, directory, refusal};
 use tests::driver::{readable, writable};
@@ -243,6 +245,26 @@ fn the_failure_of_the_only_export_is_the_end() -> Result<()> {
     let said = daemon.output();
     assert!(said.contains("the export has failed") && said.contains("export=\"disk\""), "{said}");
     assert!(!directory.path().join("disk.sock").exists());
+    Ok(())
+}
+
+#[test]
+fn memory_that_is_not_shared_is_told_of() -> Result<()> {
+    let directory = directory()?;
+    let daemon = disk(directory.path(), &[])?;
+    let socket = directory.path().join("disk.sock");
+    let memory = Arc::new(Memory::new(0, DATA)?);
+    let mut frontend = Frontend::connect_unshared(&socket, 0, memory)?;
+    let _rings = [frontend.ring(0, 64)?, frontend.ring(0, 64)?];
+    let told = || daemon.output().matches("memory is not shared").count();
+    wait("it is said", || Ok(told() > 0))?;
+    assert_eq!(told(), 1, "{}", daemon.output());
+    drop(frontend);
+    // Nothing of it where it is.
+    let mut frontend = Frontend::connect(&socket, 0)?;
+    let mut ring = frontend.ring(0, 64)?;
+    assert_eq!(ring.run(kind::OUT, 0, &[readable(DATA, 512)]).0, status::OK);
+    assert_eq!(told(), 1, "{}", daemon.output());
     Ok(())
 }
 

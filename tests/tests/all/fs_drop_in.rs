@@ -88,6 +88,19 @@ fn program_of_that_name_takes_the_options_of_the_daemon_in_c() -> Result<()> {
     place.check()
 }
 
+/// Which resolves links, waits for these words, and takes for ready whoever has said them.
+#[test]
+fn program_of_its_own_name_serves_as_katas_rust_runtime_starts_it() -> Result<()> {
+    let place = Place::new()?;
+    let mut command = Command::new(vringd::program()?);
+    command.arg("--socket-path").arg(place.socket()).arg("--shared-dir").arg(place.shared());
+    command.args(["--cache", "auto", "--thread-pool-size=1", "-o", "announce_submounts", "--xattr", "--tag", "t"]);
+    serves_once(&command, &place.socket(), "t", place.files.path())?;
+    let said = fs::read_to_string(place.files.path().join("log"))?;
+    ensure!(said.contains("Waiting for vhost-user socket connection"), "{said}");
+    place.check()
+}
+
 #[test]
 fn what_is_not_supported_is_refused_by_name() -> Result<()> {
     let place = Place::new()?;

@@ -2,7 +2,9 @@
 
 use std::fs::File;
 use std::io::{Read, Write, pipe};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 use std::thread::spawn;
 use std::time::Instant;
 
@@ -79,6 +81,22 @@ fn it_goes_out_and_comes_in_whole() {
     drop(writer);
     assert_eq!(check(&mut into), 0);
     assert!(*to.shared.state.lock().unwrap() == state());
+    // As Cloud Hypervisor moves it.
+    let (mut here, there) = UnixStream::pair().unwrap();
+    assert_eq!(set_pipe(&mut out, SAVE, &there), THROUGH_YOURS);
+    drop(there);
+    let mut moved = Vec::new();
+    here.read_to_end(&mut moved).unwrap();
+    assert!(moved == state());
+    assert_eq!(check(&mut out), 0);
+    *to.shared.state.lock().unwrap() = Vec::new();
+    let (mut here, there) = UnixStream::pair().unwrap();
+    assert_eq!(set_pipe(&mut into, LOAD, &there), THROUGH_YOURS);
+    drop(there);
+    here.write_all(&moved).unwrap();
+    here.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(check(&mut into), 0);
+    assert!(*to.shared.state.lock().unwrap() == state());
     // What the device does not want is told.
     let (reader, mut writer) = pipe().unwrap();
     assert_eq!(set_pipe(&mut into, LOAD, &reader), THROUGH_YOURS);
@@ -113,6 +131,17 @@ fn a_pipe_that_blocks_is_not_waited_for() {
         raw.ask_u64(R::GET_FEATURES);
         assert_eq!(check(&mut raw), 1);
     }
+    // Nor is a socket, which nobody reads, or writes to.
+    let (here, there) = UnixStream::pair().unwrap();
+    for way in [SAVE, LOAD] {
+        assert_eq!(set_pipe(&mut raw, way, &there), THROUGH_YOURS);
+        rustix::io::write(&here, b"12").unwrap();
+        raw.ask_u64(R::GET_FEATURES);
+        assert_eq!(check(&mut raw), 1);
+    }
+    assert_eq!(set_pipe(&mut raw, SAVE, &there), THROUGH_YOURS);
+    drop((here, there));
+    assert_eq!(check(&mut raw), 1, "a reader that is gone ends no process");
     // One with a name, whose calls cannot say that they do not wait.
     let directory = tempfile::tempdir().unwrap();
     let named = directory.path().join("pipe");
@@ -182,7 +211,11 @@ fn what_could_block_or_makes_no_sense_is_refused() {
     let (reader, writer) = pipe().unwrap();
     assert_eq!(set_pipe(&mut raw, SAVE, memfd(4096)), REFUSED);
     assert_eq!(set_pipe(&mut raw, LOAD, File::open("/dev/zero").unwrap()), REFUSED);
-    assert_eq!(set_pipe(&mut raw, SAVE, std::os::unix::net::UnixStream::pair().unwrap().0), REFUSED);
+    let datagrams = std::os::unix::net::UnixDatagram::pair().unwrap();
+    assert_eq!(set_pipe(&mut raw, SAVE, &datagrams.0), REFUSED);
+    let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let tcp = std::net::TcpStream::connect(tcp.local_addr().unwrap()).unwrap();
+    assert_eq!(set_pipe(&mut raw, LOAD, &tcp), REFUSED);
     assert_eq!(set_pipe(&mut raw, [2, 0], &writer), REFUSED);
     assert_eq!(set_pipe(&mut raw, [0, 1], &writer), REFUSED);
     assert_eq!(ask(&mut raw, R::SET_DEVICE_STATE_FD, &[0; 8], &[]), REFUSED);

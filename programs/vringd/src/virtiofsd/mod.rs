@@ -13,7 +13,9 @@ pub(crate) use args::Options;
 pub(crate) use convert::{Launch, launch};
 pub(crate) use pid_file::PidFile;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 /// What `--version` says after the name: programs that start virtiofsd compare the first number.
 pub(crate) const VERSION: &str = concat!("1.14.0 (vringd ", env!("CARGO_PKG_VERSION"), ")");
@@ -32,10 +34,31 @@ pub(crate) struct Program {
     pub(crate) options: Options,
 }
 
-/// Whether the program was called as virtiofsd.
-pub(crate) fn is_called() -> bool {
-    let called = std::env::args_os().next().map(std::path::PathBuf::from);
-    called.as_deref().and_then(std::path::Path::file_name).is_some_and(|name| name == "virtiofsd")
+/// What virtiofsd logs when it listens, which Kata's Rust runtime waits for.
+pub(crate) const LISTENS: &str = "Waiting for vhost-user socket connection...";
+
+/// Whether the program was called as virtiofsd: by its name, or by its own without a subcommand and with an option of virtiofsd's
+/// first, as whoever resolves links starts it (Kata's Rust runtime).
+pub(crate) fn is_called(words: impl IntoIterator<Item = OsString>, own: &clap::Command) -> bool {
+    let mut words = words.into_iter();
+    let called = words.next().map(PathBuf::from);
+    if called.as_deref().and_then(Path::file_name).is_some_and(|name| name == "virtiofsd") {
+        return true;
+    }
+    let Some(first) = words.next() else { return false };
+    let first = first.to_string_lossy();
+    let is_of = |command: &clap::Command| command.get_arguments().any(|argument| names(argument, &first));
+    is_of(&Program::command()) && !is_of(own)
+}
+
+/// Whether the word is this option, alone or with its value.
+fn names(argument: &clap::Arg, word: &str) -> bool {
+    if let Some(long) = word.strip_prefix("--") {
+        let name = long.split_once('=').map_or(long, |(name, _)| name);
+        return argument.get_long_and_visible_aliases().is_some_and(|names| names.contains(&name));
+    }
+    let short = word.strip_prefix('-').and_then(|word| word.chars().next());
+    short.is_some_and(|short| argument.get_short() == Some(short))
 }
 
 /// The answer to `--print-capabilities`: one JSON object (QEMU's docs/interop/vhost-user.rst, "Backend program
@@ -49,6 +72,30 @@ pub(crate) fn capabilities() -> String {
 mod tests {
     use super::*;
     use serde_json::Value;
+
+    #[test]
+    fn it_is_called_by_its_name_or_by_its_options() {
+        let own = crate::command();
+        let is_called = |line: &str| is_called(line.split(' ').map(OsString::from), &own);
+        for line in
+            ["/usr/libexec/vringd/virtiofsd", "virtiofsd --version", "vringd --socket-path /run/s --shared-dir /srv"]
+        {
+            assert!(is_called(line), "{line}");
+        }
+        for line in
+            ["vringd --print-capabilities", "/usr/bin/vringd --socket-path=/run/s", "vringd --fd=3", "vringd -o xattr"]
+        {
+            assert!(is_called(line), "{line}");
+        }
+        for line in
+            ["vringd", "vringd --help", "vringd -V", "vringd --log-level debug dir", "vringd disk --socket-path s"]
+        {
+            assert!(!is_called(line), "{line}");
+        }
+        for line in ["vringd --sokcet-path s", "vringd -", "vringd --", "vringd virtiofsd --fd=3"] {
+            assert!(!is_called(line), "{line}");
+        }
+    }
 
     #[test]
     fn the_description_for_libvirt_says_what_the_program_says() {
