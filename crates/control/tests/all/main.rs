@@ -4,6 +4,7 @@ mod api;
 mod bitmaps;
 mod common;
 mod ctl;
+mod dashboards;
 mod fuzzing;
 mod jobs;
 mod metrics;

@@ -6,7 +6,7 @@ use control::client::Client;
 use prometheus_parse::{Scrape, Value};
 use std::collections::BTreeMap;
 
-fn text() -> String {
+pub(crate) fn text() -> String {
     let served = Served::new();
     let home = "name = 'home'\nkind = 'dir'\nsocket = '/run/home.sock'\nqueues = 1\ndirectory = { path = '/srv' }";
     served.fake.add_export(toml::from_str(home).unwrap()).unwrap();
@@ -23,7 +23,7 @@ fn text() -> String {
     Client::new(served.socket()).unwrap().text("/metrics").unwrap()
 }
 
-fn scrape(text: &str) -> Scrape {
+pub(crate) fn scrape(text: &str) -> Scrape {
     Scrape::parse(text.lines().map(|line| Ok(line.to_owned()))).unwrap()
 }
 
