@@ -65,6 +65,7 @@ mod qemu;
 mod qemu_img;
 mod reconnect;
 mod sandbox;
+mod scrape;
 mod serve_volume;
 mod service;
 mod successor;

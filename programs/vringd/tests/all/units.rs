@@ -6,7 +6,11 @@ use std::process::Command;
 const PROGRAM: &str = "/usr/bin/vringd";
 
 fn units() -> Vec<(PathBuf, String)> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/systemd");
+    read("dist/systemd")
+}
+
+fn read(directory: &str) -> Vec<(PathBuf, String)> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(directory);
     let paths = std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path());
     let mut units: Vec<_> = paths.map(|path| (path.clone(), std::fs::read_to_string(&path).unwrap())).collect();
     units.sort();
@@ -77,10 +81,14 @@ fn what_they_start_is_what_the_program_has() {
 fn systemd_accepts_them() {
     let directory = tempfile::tempdir().unwrap();
     let mut files = Vec::new();
-    for (path, text) in units() {
+    let scrape = read("share/prometheus").into_iter().filter(|(path, _)| name(path).starts_with("vringd-metrics"));
+    let scrape = scrape.filter(|(path, _)| path.extension().is_some_and(|extension| extension != "sh"));
+    for (path, text) in units().into_iter().chain(scrape) {
         // A template is verified as one of its instances, and the program must be there.
+        let text = text.replace(PROGRAM, env!("CARGO_BIN_EXE_vringd"));
+        std::fs::write(directory.path().join(name(&path)), &text).unwrap();
         let file = directory.path().join(name(&path).replace("@.", "@root."));
-        std::fs::write(&file, text.replace(PROGRAM, env!("CARGO_BIN_EXE_vringd"))).unwrap();
+        std::fs::write(&file, text).unwrap();
         files.push(file);
     }
     let verify = Command::new("systemd-analyze").args(["verify", "--man=no"]).args(&files).output();
