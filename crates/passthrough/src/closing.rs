@@ -4,7 +4,7 @@
 //! A file that was emptied and written anew is written out by whoever closes it next, also who has only read it (ext4's
 //! `auto_da_alloc`, and others). Who drops a descriptor cannot be told beforehand: a request that is released while a read of it is
 //! under way, a session that ends, a client that begins anew, a node that is forgotten, a lock that is given back. So a thread that
-//! serves others looks at what it is about to close, and leaves the close to a thread of the process where that may take long.
+//! serves others looks at what it is about to close, and leaves the close to a thread of the tree where that may take long.
 
 use crate::lock::{Crowds, Joined, Place};
 use crate::share::Taken;
@@ -13,21 +13,21 @@ use rustix::fs::{OFlags, Statx};
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 thread_local! {
     static SERVES: Cell<bool> = const { Cell::new(false) };
-    /// How much this thread has left to the other one.
-    #[cfg(test)]
-    pub(crate) static LEFT: Cell<usize> = const { Cell::new(0) };
 }
 
 /// By how many open files of the process a file was emptied: it is written out when one of its descriptors is closed, and these are
 /// the last that can be. Other trees have the same files.
 static EMPTIED: LazyLock<Arc<Crowds>> = LazyLock::new(|| Crowds::new(usize::MAX));
+
+/// Whether this thread serves others.
+pub(crate) fn serves() -> bool {
+    SERVES.get()
+}
 
 /// This thread serves others, from now on: nothing is closed on it that may take long.
 #[inline]
@@ -135,63 +135,16 @@ impl<T: AsRef<Taken> + Send + 'static> Drop for Closing<T> {
         if long {
             let writes_back = (self.sort == Sort::Write).then(|| held.1.as_ref().writes_back());
             // Whatever comes of it, that is over then.
-            leave(Box::new(move || drop((held, writes_back))));
+            let share = held.1.as_ref().share();
+            share.closer.leave(Box::new(move || drop((held, writes_back))));
         }
-    }
-}
-
-type Job = Box<dyn FnOnce() + Send>;
-
-/// Jobs that were left to the thread, and those of them that are done.
-static JOBS: AtomicU64 = AtomicU64::new(0);
-static DONE: AtomicU64 = AtomicU64::new(0);
-
-/// How much the thread that closes for others has done, while it has more to do: whoever wants that thread to end waits for it.
-pub fn closing() -> Option<u64> {
-    // In this order: what comes between the two is not yet done.
-    let done = DONE.load(Ordering::Acquire);
-    (JOBS.load(Ordering::Acquire) > done).then_some(done)
-}
-
-/// Does what may take long and nobody waits for: on a thread that serves others later, and elsewhere.
-pub fn when_there_is_time(job: impl FnOnce() + Send + 'static) {
-    if SERVES.get() { leave(Box::new(job)) } else { job() }
-}
-
-/// Has a thread of the process do something. What it holds counts among the descriptors of its tree until then. Without a thread it is
-/// done here.
-pub(crate) fn leave(job: Job) {
-    #[cfg(test)]
-    LEFT.set(LEFT.get() + 1);
-    static CLOSER: Mutex<Option<Sender<Job>>> = Mutex::new(None);
-    let mut closer = CLOSER.lock().unwrap_or_else(PoisonError::into_inner);
-    if closer.is_none() {
-        let (sender, receiver) = channel::<Job>();
-        let run = move || {
-            receiver.into_iter().for_each(|job| {
-                // A panic is told by its hook; others still have this thread.
-                let _ = catch_unwind(AssertUnwindSafe(job));
-                DONE.fetch_add(1, Ordering::Release);
-            });
-        };
-        *closer = std::thread::Builder::new().name("close".into()).spawn(run).ok().map(|_| sender);
-    }
-    let sender = closer.clone();
-    drop(closer);
-    JOBS.fetch_add(1, Ordering::Release);
-    let left = match sender {
-        Some(sender) => sender.send(job).map_err(|unsent| unsent.0),
-        None => Err(job),
-    };
-    if let Err(job) = left {
-        job();
-        DONE.fetch_add(1, Ordering::Release);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::closer::LEFT;
     use crate::{Options, ROOT, Source, Tree};
     use std::ffi::CString;
 
@@ -251,32 +204,6 @@ mod tests {
             drop(file);
         };
         assert_eq!(left(LARGE, true, reading), 1);
-    }
-
-    #[test]
-    fn what_is_left_to_the_thread_is_closed() {
-        let (mut reader, writer) = std::os::unix::net::UnixStream::pair().unwrap();
-        let count = std::sync::Arc::default();
-        let share = crate::share::Share::of_process();
-        let held = (OwnedFd::from(writer), (crate::sync::Counted::new(&count), share.take().unwrap()));
-        leave(Box::new(move || drop(held)));
-        assert_eq!(std::io::Read::read(&mut reader, &mut [0]).unwrap(), 0, "the other end is closed");
-    }
-
-    #[test]
-    fn it_is_known_while_something_is_closed() {
-        let (begins, begun) = channel();
-        let (ends, end) = channel::<()>();
-        leave(Box::new(move || assert!(begins.send(()).is_ok() && end.recv().is_err())));
-        begun.recv().unwrap();
-        let before = closing();
-        assert!(before.is_some());
-        drop(ends);
-        let by = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        while closing() == before {
-            assert!(std::time::Instant::now() < by);
-            std::thread::yield_now();
-        }
     }
 
     #[test]

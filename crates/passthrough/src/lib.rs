@@ -27,6 +27,7 @@
 mod appends;
 mod attributes;
 mod changing;
+mod closer;
 mod closing;
 mod creds;
 mod dir;
@@ -61,7 +62,8 @@ mod xattr_map;
 pub use appends::Append;
 pub use attributes::{Attributes, Change, Entry, SetTime, Time};
 pub use changing::{Changing, Subject};
-pub use closing::{closing, serves_others, when_there_is_time};
+pub use closer::closing;
+pub use closing::serves_others;
 pub use creds::Caller;
 pub use dir::DirEntry;
 pub use error::{OpenError, Result};

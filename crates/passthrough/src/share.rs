@@ -5,6 +5,7 @@
 //! for the one that is alone. So a tree may hold a number of times what nobody holds: alone it gets most of the limit,
 //! beside others that want as much the same as they, and who comes late finds some left.
 
+use crate::closer::Closer;
 use crate::sync::Counted;
 use rustix::process::{Resource, getrlimit};
 use std::sync::Arc;
@@ -22,7 +23,9 @@ const NOT_FOR_TREES: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Share {
     held: AtomicUsize,
-    /// Closes that the thread of `crate::closing` was left and that may write something back.
+    /// What closes for the tree where that takes long.
+    pub(crate) closer: Closer,
+    /// Closes that it was left and that may write something back.
     writing_back: AtomicUsize,
     /// A file was open for writing whose file system may write back, and report, when it is closed.
     reports_at_close: AtomicBool,
@@ -41,6 +44,7 @@ impl Share {
     fn new(all: &'static AtomicUsize, limit: usize) -> Arc<Share> {
         Arc::new(Share {
             held: AtomicUsize::new(0),
+            closer: Closer::default(),
             writing_back: AtomicUsize::new(0),
             reports_at_close: AtomicBool::new(false),
             all,
@@ -94,6 +98,11 @@ impl Taken {
     /// It is of a file that may be written back when it is closed.
     pub(crate) fn will_report_at_close(&self) {
         self.0.reports_at_close.store(true, Ordering::Relaxed);
+    }
+
+    /// What it is of.
+    pub(crate) fn share(&self) -> Arc<Share> {
+        Arc::clone(&self.0)
     }
 
     /// Its close was left to a thread, and may write something back.

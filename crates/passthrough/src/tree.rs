@@ -142,6 +142,11 @@ impl Tree {
         }
     }
 
+    /// Does what may take long and nobody waits for: on a thread that serves others later, and elsewhere at once.
+    pub fn when_there_is_time(&self, job: impl FnOnce() + Send + 'static) {
+        self.share.closer.when_there_is_time(Box::new(job));
+    }
+
     /// What there is for all clients.
     #[must_use]
     pub fn capacity(&self) -> Capacity {

@@ -212,7 +212,7 @@ impl Session {
         };
         if self.is_removed_slowly(&fid.place) {
             let changing = self.changed_by_removal(&fid.place);
-            passthrough::when_there_is_time(move || passthrough::with_time(Some(changing), remove));
+            self.tree().when_there_is_time(move || passthrough::with_time(Some(changing), remove));
         } else {
             remove();
         }
