@@ -4,14 +4,16 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use crate::links;
 use crate::step::{self, cargo};
 
 const TASK: &str = "check";
 const ELSEWHERE: &str = "aarch64-unknown-linux-gnu";
 
-/// Runs formatting, lints and documentation; the first failure ends it.
+/// Looks at formatting, links, lints and documentation; the first failure ends it.
 pub(crate) fn run() -> Result<()> {
     step::run(TASK, &mut cargo(&["fmt", "--all", "--check"]))?;
+    links::check(TASK)?;
     step::run(TASK, &mut cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))?;
     step::run(TASK, cargo(&["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings"))?;
     // A workspace of its own, which nothing else builds before a night.

@@ -2,6 +2,7 @@
 
 mod check;
 mod fuzz;
+mod links;
 mod make;
 mod package;
 mod step;
