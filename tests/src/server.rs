@@ -56,8 +56,16 @@ pub struct Server {
 impl Server {
     /// Serves `disk` with the program under test.
     pub fn start(lab: &Lab, disk: &Disk) -> Result<Self> {
+        Self::start_as(lab, disk, env::var_os(STAND_IN_VARIABLE).is_none())
+    }
+
+    /// Serves `disk` with qemu-storage-daemon.
+    pub fn start_peer(lab: &Lab, disk: &Disk) -> Result<Self> {
+        Self::start_as(lab, disk, false)
+    }
+
+    fn start_as(lab: &Lab, disk: &Disk, is_vringd: bool) -> Result<Self> {
         let directory = TempDir::with_prefix("vringd-test-")?;
-        let is_vringd = env::var_os(STAND_IN_VARIABLE).is_none();
         let command = if is_vringd {
             vringd::serve_disk(disk, &directory.path().join("disk.sock"), &directory.path().join("control.sock"))?
         } else {

@@ -105,7 +105,7 @@ pub(crate) fn dispatch(arguments: Arguments) -> Result<ExitCode, Failure> {
             let (config, alone) = launch::dir(*args)?;
             run::run_alone(config, &alone)
         }
-        Command::Virtiofsd(options) => serve_as_virtiofsd(*options),
+        Command::Virtiofsd(options) => serve_as_virtiofsd(*options, format),
         Command::Serve(args) => {
             start_log(true)?;
             let mut config = config::Config::read(&args.config)?;
@@ -143,16 +143,20 @@ pub(crate) fn dispatch(arguments: Arguments) -> Result<ExitCode, Failure> {
 }
 
 /// Runs `vringd virtiofsd`, or the program that is called virtiofsd.
-pub(crate) fn serve_as_virtiofsd(options: virtiofsd::Options) -> Result<ExitCode, Failure> {
+pub(crate) fn serve_as_virtiofsd(options: virtiofsd::Options, format: log::Format) -> Result<ExitCode, Failure> {
     if options.print_capabilities {
         println!("{}", virtiofsd::capabilities());
         return Ok(ExitCode::SUCCESS);
     }
-    let launch = virtiofsd::launch(options)?;
+    let mut launch = virtiofsd::launch(options)?;
+    // As virtiofsd has it: podman sets this, and no option.
+    if let Some(level) = std::env::var("RUST_LOG").ok().filter(|level| log::is_filter(level)) {
+        launch.log_level = level;
+    }
     if launch.syslog {
         log::start_syslog(&launch.log_level, c"virtiofsd")?;
     } else {
-        log::start(&log::Options { level: launch.log_level.clone(), format: log::Format::Text, sees_host: false })?;
+        log::start(&log::Options { level: launch.log_level.clone(), format, sees_host: false })?;
     }
     for line in &launch.remarks {
         tracing::warn!("{line}");

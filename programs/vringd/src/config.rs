@@ -1,6 +1,7 @@
 //! What a daemon shall serve, from a file or as one export.
 
 use crate::confinement::Confinement;
+use crate::directory;
 use crate::failure::Failure;
 use crate::service::Sockets;
 use control::model::config::ExportKind;
@@ -164,6 +165,9 @@ impl Config {
         for (number, export) in self.exports.iter().enumerate() {
             let place = if export.name.is_empty() { format!("number {}", number + 1) } else { export.name.clone() };
             export.check().map_err(|error| format!("export {place}: {error}"))?;
+            // Before there is a socket, which whoever waits for it takes for a server.
+            let readable = export.directory.as_ref().map_or(Ok(()), directory::check);
+            readable.map_err(|error| format!("export {place}: {error}"))?;
             if let Some(group) =
                 export.limits.group.as_deref().filter(|group| !group.is_empty() && !groups.contains(group))
             {

@@ -6,7 +6,7 @@ use control::model::config::{ExportKind, NewExport};
 use control::model::{CpuList, Favour, FileMode, Listen, Placement, PolicyMode, Poll, Span};
 use std::path::PathBuf;
 
-/// Serve one directory on one socket, until SIGTERM or SIGINT.
+/// Serve one directory on one socket, until SIGTERM, SIGINT or SIGHUP.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("place").args(["socket", "fd", "listen"]))]
 #[command(after_help = "\

@@ -21,6 +21,14 @@ pub(crate) fn open(directory: &Directory, source: Option<Source>) -> Result<Arc<
     Ok(Arc::new(tree))
 }
 
+/// Whether a tree could be opened with what is said about it, as far as that can be known without the tree.
+///
+/// # Errors
+/// [`ApiError::InvalidField`] with the field at fault.
+pub(crate) fn check(directory: &Directory) -> Result<(), ApiError> {
+    options_in(directory).map(drop)
+}
+
 /// Goes on with the tree that another program has handed over.
 ///
 /// # Errors

@@ -8,7 +8,7 @@ use control::model::{ByteSize, Favour, PolicyMode, Span};
 use disk::StorageSpec;
 use std::path::PathBuf;
 
-/// Serve one disk on one socket, until SIGTERM or SIGINT.
+/// Serve one disk on one socket, until SIGTERM, SIGINT or SIGHUP.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Attach a guest:

@@ -57,7 +57,7 @@ pub fn command() -> clap::Command {
 /// Runs the program on its command line.
 pub fn main() -> ExitCode {
     let (name, result) = if virtiofsd::is_called(std::env::args_os(), &command()) {
-        ("virtiofsd", cli::serve_as_virtiofsd(virtiofsd::Program::parse().options))
+        ("virtiofsd", cli::serve_as_virtiofsd(virtiofsd::Program::parse().options, log::Format::default()))
     } else {
         ("vringd", cli::dispatch(cli::Arguments::parse()))
     };

@@ -168,6 +168,11 @@ pub(crate) fn start_syslog(level: &str, name: &'static std::ffi::CStr) -> Result
     Ok(())
 }
 
+/// Whether it says what to log.
+pub(crate) fn is_filter(level: &str) -> bool {
+    filter(level).is_ok()
+}
+
 fn filter(level: &str) -> Result<EnvFilter, Failure> {
     // A bare word that is no level would be taken for the name of a target, and everything else be silent.
     let bare = level.split(',').find(|part| !part.contains('=') && part.parse::<tracing::Level>().is_err());

@@ -14,7 +14,7 @@ use crate::{placer, watch};
 use control::model::{NewDisk, NewExport};
 use control::{ControlServer, ControlSocket, Daemon as _};
 use sandbox::{Mode, Role};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use std::io;
 use std::path::PathBuf;
@@ -53,7 +53,7 @@ impl Alone {
     }
 }
 
-/// Serves until SIGTERM, SIGINT or a shutdown by the API.
+/// Serves until SIGTERM, SIGINT, SIGHUP or a shutdown by the API.
 pub(crate) fn run(mut config: Config) -> Result<ExitCode, Failure> {
     raise_file_limit();
     let signals = signals()?;
@@ -243,12 +243,20 @@ fn place(source: Option<&PathBuf>, (kind, name): (&str, &str), error: control::A
     }
 }
 
-/// Catches SIGTERM and SIGINT, and keeps them until somebody looks. A write beyond a file size limit (`RLIMIT_FSIZE`), which a
+/// Catches SIGTERM, SIGINT and SIGHUP, and keeps them until somebody looks. A write beyond a file size limit (`RLIMIT_FSIZE`), which a
 /// guest can make, is an error from here on and no longer the end of the process.
 pub(crate) fn signals() -> Result<Signals, Failure> {
     let failed = |error: io::Error| Failure::Runtime(format!("cannot watch for signals: {error}"));
     outlive_file_size_limit().map_err(failed)?;
-    Signals::new([SIGTERM, SIGINT]).map_err(failed)
+    let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
+    Signals::new([SIGTERM, SIGINT].into_iter().chain(hangup)).map_err(failed)
+}
+
+/// Whether whoever has started this process has it ignore the signal, as nohup does (proc(5), `SigIgn`).
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 /// Lets a write beyond `RLIMIT_FSIZE` answer EFBIG, as it does when its signal does not end the process. Caught and not ignored:

@@ -1,12 +1,16 @@
 //! Guests of QEMU that are moved while they use our disks: into a file and out of it, and from one QEMU to another.
 
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
+use tests::device::Device;
 use tests::image;
 use tests::lab::Lab;
+use tests::long;
 use tests::moving::{Load, Sides, file};
 use tests::qemu_img;
 use tests::server::{Disk, Server};
@@ -80,6 +84,49 @@ fn a_guest_is_saved_under_load_and_goes_on_with_another_daemon() -> Result<()> {
     }
     guest.kill();
     server.check_alive()
+}
+
+/// As one leaves qemu-storage-daemon without a restart. Its guest was told that there is no write cache, and flushes nothing.
+#[test]
+fn a_guest_of_qemu_storage_daemon_is_saved_and_goes_on_here() -> Result<()> {
+    let lab = Lab::take_turn();
+    let place = Place::new()?;
+    let disk = Disk { options: &["--write-cache", "guest"], ..Disk::new(place.image()) };
+    let theirs = Server::start_peer(&lab, &disk)?;
+    let mut guest = LOAD.boot(&lab, theirs.device())?;
+    LOAD.migrate(&mut guest, &file(&place.path("saved")))?;
+    guest.kill();
+    theirs.stop()?;
+    let ours = Server::start(&lab, &disk)?;
+    let mut guest = LOAD.incoming(&lab, ours.device(), &file(&place.path("saved")))?;
+    LOAD.goes_on(&mut guest)?;
+    ensure!(ours.output().contains("every write is made durable"), "{}", ours.output());
+    guest.kill();
+    ensure!(ours.stop()?.success(), "it does not end well");
+    Ok(())
+}
+
+/// While its guest writes, and QEMU looks for a server again.
+#[test]
+fn a_guest_of_qemu_storage_daemon_goes_on_here_when_that_ends() -> Result<()> {
+    let lab = Lab::take_turn();
+    let place = Place::new()?;
+    let disk = Disk::new(place.image());
+    let device = Device::ReconnectingDisk { socket: place.path("disk.sock"), queues: 1, again_after_ms: 100 };
+    for _ in 0..long::more() {
+        let theirs = Server::start_peer(&lab, &disk)?;
+        symlink(theirs.socket(), place.path("disk.sock"))?;
+        let mut guest = LOAD.boot(&lab, device.clone())?;
+        theirs.stop()?;
+        fs::remove_file(place.path("disk.sock"))?;
+        let ours = Server::start(&lab, &disk)?;
+        symlink(ours.socket(), place.path("disk.sock"))?;
+        LOAD.goes_on(&mut guest)?;
+        guest.kill();
+        ensure!(ours.stop()?.success(), "it does not end well");
+        fs::remove_file(place.path("disk.sock"))?;
+    }
+    Ok(())
 }
 
 /// The image is one daemon's while its guest runs, and nobody's else.

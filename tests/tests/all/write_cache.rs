@@ -21,6 +21,8 @@ const WRITEBACK: u32 = 32;
 /// Of the features (linux/virtio_blk.h).
 const FLUSH: u64 = 1 << 9;
 const CONFIG_WCE: u64 = 1 << 11;
+/// Which guests of qemu-storage-daemon have.
+const SIZE_MAX: u64 = 1 << 1;
 /// Which a guest cannot turn off.
 const FIXED: &str = "on";
 const ON: &str = "guest";
@@ -288,7 +290,7 @@ fn a_guest_that_could_turn_it_off_may_have_done_so() -> Result<()> {
     let daemon = place.serve(FIXED)?;
     // Its frontend asks for what its driver has, whatever is offered now.
     machine.frontend = Frontend::connect_with(&place.path("disk.sock"), 0, Arc::clone(&machine.memory))?;
-    machine.frontend.acknowledge_too(FLUSH | CONFIG_WCE)?;
+    machine.frontend.acknowledge_too(FLUSH | CONFIG_WCE | SIZE_MAX)?;
     machine.go_on()?;
     assert!(machine.writes_through(&daemon)?, "it does not flush");
     drop(machine);

@@ -12,8 +12,8 @@ pub enum WriteCache {
     On,
     /// It has none: every write is durable when it is answered, and a guest needs no flushes
     Off,
-    /// It has one that the guest may turn off and on (`VIRTIO_BLK_F_CONFIG_WCE`): behind a migration, and after a restart without an
-    /// inflight region, nobody knows whether it has, and every write is made durable
+    /// It has one that the guest may turn off and on (`VIRTIO_BLK_F_CONFIG_WCE`), as qemu-storage-daemon offers it, whose guests migrate
+    /// here: behind a migration, and after a restart without an inflight region, nobody knows whether it has, and every write is made durable
     Guest,
 }
 

@@ -22,6 +22,8 @@ use vring::Note;
 
 /// Data segments of a request that the driver is told of: with header and status, 128 descriptors.
 const SEG_MAX: u32 = 126;
+/// The longest data segment that a driver is told of, where it is told of one: more than any makes.
+const SIZE_MAX_BYTES: u32 = 1 << 30;
 /// Sectors of one discard or write-zeroes segment: 2 GiB, which QEMU and Linux pass on in one piece.
 const RANGE_SECTORS_MAX: u32 = 4 << 20;
 /// Segments of one discard or write-zeroes request.
@@ -221,9 +223,10 @@ impl Device for Disk {
         self.lock().config.features()
     }
 
-    /// Another life of the disk may have offered its driver to turn the write cache off, which it knows from then on.
+    /// Another life of the disk may have offered its driver to turn the write cache off, which it knows from then on; and another
+    /// program a longest segment (qemu-storage-daemon), which is the driver's to keep to.
     fn features_known(&self) -> u64 {
-        self.features() | feature::CONFIG_WCE
+        self.features() | feature::CONFIG_WCE | feature::SIZE_MAX
     }
 
     fn acknowledged(&self, rings: &RingSet, features: u64) {
@@ -376,7 +379,8 @@ fn settings(options: &DiskOptions, queue_size_max: u16, storage: &dyn Storage) -
         optimal_io_bytes: about.optimal_io_bytes / block_size_bytes * block_size_bytes,
         // Of a stream these are connections, of which the device is not told.
         queues: options.queues.min(Config::QUEUES_MAX),
-        size_max_bytes: None,
+        // Guests of qemu-storage-daemon migrate to where both are offered.
+        size_max_bytes: options.write_back_changeable.then_some(SIZE_MAX_BYTES),
         seg_max: SEG_MAX.min(u32::from(queue_size_max).saturating_sub(2).max(1)),
         read_only: about.read_only,
         discard: about.discard.then_some(DiscardLimits {

@@ -272,6 +272,7 @@ pub(super) fn end_signals() -> SigSet {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGTERM);
     signals.add(Signal::SIGINT);
+    signals.add(Signal::SIGHUP);
     signals
 }
 

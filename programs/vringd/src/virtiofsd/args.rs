@@ -27,8 +27,8 @@ pub(crate) struct Options {
     /// Inherited descriptor of a listening socket
     #[arg(long, value_name = "N", conflicts_with_all = ["socket_path", "socket"])]
     pub(crate) fd: Option<i32>,
-    /// Threads that file-system calls run on; 0 to run them where requests arrive
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=256))]
+    /// Threads that file-system calls run on, 256 at most; 0 to run them where requests arrive
+    #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) thread_pool_size: u16,
 
     /// Serve extended attributes

@@ -9,6 +9,9 @@ use control::model::{CachePolicy, MigrationMode, Negotiation, Readdirplus};
 use control::model::{Execution, FileMode, Placement, Poll, Span};
 use std::path::{Path, PathBuf};
 
+/// The largest pool. virtiofsd takes more, of which it starts none before they have something to do.
+const THREADS_MAX: u16 = 256;
+
 /// What the options ask for.
 #[derive(Debug)]
 pub(crate) struct Launch {
@@ -33,7 +36,10 @@ pub(crate) struct Launch {
 /// # Errors
 /// [`Failure::Usage`] with the flag at fault.
 pub(crate) fn launch(options: Options) -> Result<Launch, Failure> {
-    let remarks = deprecated(&options);
+    let mut remarks = deprecated(&options);
+    if options.thread_pool_size > THREADS_MAX {
+        remarks.push(format!("--thread-pool-size: {THREADS_MAX} threads are the most, which it has now"));
+    }
     let options = options.with_compat().map_err(Failure::Usage)?;
     refuse_conflicts(&options).map_err(Failure::Usage)?;
     let directory = directory(&options).map_err(Failure::Usage)?;
@@ -123,7 +129,7 @@ fn directory(options: &Options) -> Result<Directory, String> {
         migration_verify_handles: options.migration_verify_handles,
         execution: match options.thread_pool_size {
             0 => Execution::Inline,
-            threads => Execution::Pool(threads.into()),
+            threads => Execution::Pool(threads.min(THREADS_MAX).into()),
         },
         ..Directory::new(path)
     })

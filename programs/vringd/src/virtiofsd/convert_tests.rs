@@ -226,7 +226,7 @@ fn what_is_not_supported_is_refused_by_name() {
         (format!("{LEAST} --fd 3"), "--fd"),
         ("--fd 3 --shared-dir /srv --socket-group kvm".to_owned(), "--socket-group"),
         (format!("{LEAST} --tag {}", "x".repeat(37)), "--tag"),
-        (format!("{LEAST} --thread-pool-size 257"), "--thread-pool-size"),
+        (format!("{LEAST} --thread-pool-size 65536"), "--thread-pool-size"),
         (format!("{LEAST} --posix-acl --translate-uid map:0:0:1"), "--translate-uid"),
         (format!("{LEAST} --posix-acl=auto --translate-gid map:0:0:1"), "--translate-gid"),
         (format!("{LEAST} --inode-file-handles=always"), "--inode-file-handles"),
