@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
 };
 use vhost::vhost_user::message::{MAX_ATTACHED_FD_ENTRIES, MAX_MSG_SIZE};
 
@@ -55,11 +55,13 @@ pub(crate) struct Wire {
     /// Bytes of header and body received so far.
     filled: usize,
     message: Message,
+    /// Descriptors of the message were lost.
+    cut: bool,
 }
 
 impl Wire {
     pub(crate) fn new(socket: OwnedFd) -> Wire {
-        Wire { socket, header: [0; HEADER_BYTES], filled: 0, message: Message::default() }
+        Wire { socket, header: [0; HEADER_BYTES], filled: 0, message: Message::default(), cut: false }
     }
 
     /// Whether a message has begun to arrive and is not complete.
@@ -72,6 +74,12 @@ impl Wire {
         loop {
             if self.filled >= HEADER_BYTES && self.filled - HEADER_BYTES == self.message.body.len() {
                 self.filled = 0;
+                if take(&mut self.cut) {
+                    tracing::warn!(
+                        "a descriptor of the frontend's was lost, as this process has as many as it may (RLIMIT_NOFILE): raise that by \
+                         LimitNOFILE= of the unit, or ulimit -n"
+                    );
+                }
                 return Ok(Some(take(&mut self.message)));
             }
             match self.receive_some() {
@@ -109,6 +117,8 @@ impl Wire {
                 }
             }
         }
+        // There is room for all that a message can have: only the limit of the process cuts any off.
+        self.cut |= received.flags.contains(ReturnFlags::CTRUNC);
         Ok(received.bytes)
     }
 

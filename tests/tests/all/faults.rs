@@ -269,6 +269,24 @@ fn memory_that_is_not_shared_is_told_of() -> Result<()> {
 }
 
 #[test]
+fn descriptors_beyond_the_limit_of_the_process_are_told_of() -> Result<()> {
+    use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+    let directory = directory()?;
+    let daemon = disk(directory.path(), &[])?;
+    let pid = Pid::from_raw(i32::try_from(daemon.id())?);
+    let mut frontend = Frontend::connect(&directory.path().join("disk.sock"), 0)?;
+    // It has more, and what it polls at once is fewer, of which poll(2) makes sure.
+    let few = Rlimit { current: Some(12), ..getrlimit(Resource::Nofile) };
+    let before = prlimit(pid, Resource::Nofile, few)?;
+    ensure!(frontend.ring(0, 64).is_err(), "a ring without its descriptors is served");
+    wait("it is said", || Ok(daemon.output().contains("RLIMIT_NOFILE")))?;
+    prlimit(pid, Resource::Nofile, before)?;
+    let mut ring = frontend.ring(0, 64)?;
+    assert_eq!(ring.run(kind::OUT, 0, &[readable(DATA, 512)]).0, status::OK);
+    Ok(())
+}
+
+#[test]
 fn a_second_signal_does_not_wait_for_storage() -> Result<()> {
     let directory = directory()?;
     let control = directory.path().join("control.sock");

@@ -75,6 +75,12 @@ impl Machine {
         Ok(Self { memory: Arc::clone(frontend.memory()), tracker, ring, frontend })
     }
 
+    /// Of a frontend that nobody tracks.
+    fn of(mut frontend: Frontend) -> Result<Self> {
+        let ring = frontend.ring(0, RING_SIZE)?;
+        Ok(Self { memory: Arc::clone(frontend.memory()), tracker: None, ring, frontend })
+    }
+
     /// Its backend has come back. As QEMU, it says the features, the region and the ring, and nothing of the configuration.
     fn come_back(&mut self, place: &Place) -> Result<()> {
         self.frontend = Frontend::connect_with(&place.path("disk.sock"), 0, Arc::clone(&self.memory))?;
@@ -295,5 +301,56 @@ fn a_guest_that_could_turn_it_off_may_have_done_so() -> Result<()> {
     assert!(machine.writes_through(&daemon)?, "it does not flush");
     drop(machine);
     assert!(!Machine::start(&place, false)?.writes_through(&daemon)?, "the next one does");
+    daemon.stop()
+}
+
+#[test]
+fn what_was_read_before_an_upgrade_is_no_word_of_a_driver_that_comes_behind_it() -> Result<()> {
+    let place = Place::new()?;
+    for write_cache in [FIXED, ON] {
+        let daemon = place.serve(ON)?;
+        let mut machine = Machine::start(&place, false)?;
+        assert!(!machine.writes_through(&daemon)?);
+        machine.frontend.set_config(WRITEBACK, &[0])?;
+        drop(daemon);
+        // A daemon to which the guest is moved, and whose frontend has looked at the disk before the guest comes.
+        let daemon = place.serve(write_cache)?;
+        machine.frontend = Frontend::connect_with(&place.path("disk.sock"), 0, Arc::clone(&machine.memory))?;
+        machine.frontend.config(0, 40)?;
+        daemon.upgrade()?;
+        machine.frontend.acknowledge_too(FLUSH | CONFIG_WCE)?;
+        machine.go_on()?;
+        assert!(machine.writes_through(&daemon)?, "it does not flush ({write_cache})");
+        daemon.stop()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_byte_that_was_not_offered_is_known_from_elsewhere() -> Result<()> {
+    let place = Place::new()?;
+    let daemon = place.serve(FIXED)?;
+    let mut frontend = Frontend::connect(&place.path("disk.sock"), 0)?;
+    frontend.acknowledge_too(FLUSH | CONFIG_WCE)?;
+    let mut machine = Machine::of(frontend)?;
+    assert!(machine.writes_through(&daemon)?);
+    daemon.stop()
+}
+
+#[test]
+fn who_wants_no_cache_has_none_whatever_the_driver_believes() -> Result<()> {
+    let place = Place::new()?;
+    let daemon = place.serve(OFF)?;
+    let frontend = Frontend::connect(&place.path("disk.sock"), CONFIG_WCE)?;
+    let mut machine = Machine::of(frontend)?;
+    assert!(machine.writes_through(&daemon)?, "it cannot know that there is none");
+    daemon.stop()?;
+    let daemon = place.serve(FIXED)?;
+    let mut machine = Machine::start(&place, true)?;
+    assert!(!machine.writes_through(&daemon)?);
+    drop(daemon);
+    let daemon = place.serve(OFF)?;
+    machine.come_back(&place)?;
+    assert!(machine.writes_through(&daemon)?, "the operator wants none");
     daemon.stop()
 }

@@ -159,7 +159,9 @@ impl Disk {
         let state = self.lock();
         Terms {
             limits: state.config.limits(),
-            write_through: state.config.write_through(state.negotiated),
+            // Who wants no cache has none, also where a driver believes in one, that it flushes.
+            write_through: state.config.write_through(state.negotiated)
+                || (!self.write_back && state.negotiated & feature::CONFIG_WCE == 0),
             serial: serial(&self.serial),
         }
     }
@@ -186,10 +188,12 @@ impl Disk {
         rings.with_all(self.teller());
     }
 
-    /// Whether the write cache is on, if there is more to say than the options do.
+    /// Whether the write cache is on, if a driver relies on that. What a frontend has read before its driver has a ring it may have
+    /// read for a driver of before.
     pub(crate) fn write_back(&self) -> Option<bool> {
         let state = self.lock();
-        (state.belief != Belief::Assumed).then_some(state.config.settings().writeback)
+        let relied_on = state.belief == Belief::Settled || (state.belief == Belief::Read && state.rings_ran);
+        relied_on.then_some(state.config.settings().writeback)
     }
 
     /// Goes on with the write cache as the process had it that served this disk before and handed it over.
@@ -294,9 +298,11 @@ impl Device for Disk {
         state.rings_ran = true;
         let negotiated = state.negotiated;
         let was = state.config.write_through(negotiated);
+        // A driver that knows of the byte without having been offered it has it from elsewhere.
+        let is_read = state.belief == Belief::Read && state.config.features() & feature::CONFIG_WCE != 0;
         match note {
             Note::Left(WRITE_BACK) => {}
-            Note::Unused if state.belief != Belief::Assumed => return,
+            Note::Unused if state.belief == Belief::Settled || is_read => return,
             Note::Missing if state.belief == Belief::Settled => return,
             // Without the feature a driver cannot know of the byte.
             Note::Unused | Note::Missing if negotiated & feature::CONFIG_WCE == 0 => return,

@@ -37,28 +37,40 @@ pub(crate) struct Program {
 /// What virtiofsd logs when it listens, which Kata's Rust runtime waits for.
 pub(crate) const LISTENS: &str = "Waiting for vhost-user socket connection...";
 
-/// Whether the program was called as virtiofsd: by its name, or by its own without a subcommand and with an option of virtiofsd's
-/// first, as whoever resolves links starts it (Kata's Rust runtime).
+/// Options that virtiofsd itself does not have.
+const BEYOND: [&str; 2] = ["control", "queues"];
+
+/// Whether the program was called as virtiofsd: by its name, or by its own without a subcommand and with an option of virtiofsd's, as
+/// whoever resolves links starts it (Kata's Rust runtime).
 pub(crate) fn is_called(words: impl IntoIterator<Item = OsString>, own: &clap::Command) -> bool {
     let mut words = words.into_iter();
     let called = words.next().map(PathBuf::from);
     if called.as_deref().and_then(Path::file_name).is_some_and(|name| name == "virtiofsd") {
         return true;
     }
-    let Some(first) = words.next() else { return false };
-    let first = first.to_string_lossy();
-    let is_of = |command: &clap::Command| command.get_arguments().any(|argument| names(argument, &first));
-    is_of(&Program::command()) && !is_of(own)
+    let theirs = Program::command();
+    while let Some(word) = words.next() {
+        let word = word.to_string_lossy();
+        // What both have comes before either.
+        let Some(option) = find(own, &word) else {
+            return find(&theirs, &word).is_some_and(|option| !BEYOND.contains(&option.get_id().as_str()));
+        };
+        if option.get_action().takes_values() && !word.contains('=') {
+            words.next();
+        }
+    }
+    false
 }
 
-/// Whether the word is this option, alone or with its value.
-fn names(argument: &clap::Arg, word: &str) -> bool {
-    if let Some(long) = word.strip_prefix("--") {
-        let name = long.split_once('=').map_or(long, |(name, _)| name);
-        return argument.get_long_and_visible_aliases().is_some_and(|names| names.contains(&name));
-    }
+/// The option that the word is, alone or with its value.
+fn find<'a>(command: &'a clap::Command, word: &str) -> Option<&'a clap::Arg> {
+    let long = word.strip_prefix("--").map(|long| long.split_once('=').map_or(long, |(name, _)| name));
     let short = word.strip_prefix('-').and_then(|word| word.chars().next());
-    short.is_some_and(|short| argument.get_short() == Some(short))
+    let is_it = |option: &&clap::Arg| match long {
+        Some(long) => option.get_long_and_visible_aliases().is_some_and(|names| names.contains(&long)),
+        None => short.is_some() && option.get_short() == short,
+    };
+    command.get_arguments().find(is_it)
 }
 
 /// The answer to `--print-capabilities`: one JSON object (QEMU's docs/interop/vhost-user.rst, "Backend program
