@@ -7,6 +7,7 @@ use crate::upgrade::adopt;
 use crate::{config, dir, disk, image, launch, log, policy, run, tools, virtiofsd, volume};
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -112,7 +113,7 @@ pub(crate) fn dispatch(arguments: Arguments) -> Result<ExitCode, Failure> {
             config.sandbox = args.confinement.over(config.sandbox);
             config.sandbox.check().map_err(Failure::Usage)?;
             if args.check {
-                print!("{}", config.summary());
+                say(&config.summary());
                 return Ok(ExitCode::SUCCESS);
             }
             run::run(config)
@@ -142,10 +143,15 @@ pub(crate) fn dispatch(arguments: Arguments) -> Result<ExitCode, Failure> {
     }
 }
 
+/// Says it to whoever still reads.
+fn say(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
 /// Runs `vringd virtiofsd`, or the program that is called virtiofsd.
 pub(crate) fn serve_as_virtiofsd(options: virtiofsd::Options, format: log::Format) -> Result<ExitCode, Failure> {
     if options.print_capabilities {
-        println!("{}", virtiofsd::capabilities());
+        say(&format!("{}\n", virtiofsd::capabilities()));
         return Ok(ExitCode::SUCCESS);
     }
     let mut launch = virtiofsd::launch(options)?;

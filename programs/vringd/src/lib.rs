@@ -56,10 +56,14 @@ pub fn command() -> clap::Command {
 
 /// Runs the program on its command line.
 pub fn main() -> ExitCode {
-    let (name, result) = if virtiofsd::is_called(std::env::args_os(), &command()) {
+    let mut words: Vec<_> = std::env::args_os().collect();
+    let (name, result) = if virtiofsd::is_called(words.first()) {
         ("virtiofsd", cli::serve_as_virtiofsd(virtiofsd::Program::parse().options, log::Format::default()))
     } else {
-        ("vringd", cli::dispatch(cli::Arguments::parse()))
+        if virtiofsd::is_meant(words.get(1..).unwrap_or_default(), &command()) {
+            words.insert(1, "virtiofsd".into());
+        }
+        ("vringd", cli::dispatch(cli::Arguments::parse_from(words)))
     };
     match result {
         Ok(code) => code,

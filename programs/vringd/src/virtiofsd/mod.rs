@@ -15,7 +15,7 @@ pub(crate) use pid_file::PidFile;
 
 use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// What `--version` says after the name: programs that start virtiofsd compare the first number.
 pub(crate) const VERSION: &str = concat!("1.14.0 (vringd ", env!("CARGO_PKG_VERSION"), ")");
@@ -40,14 +40,15 @@ pub(crate) const LISTENS: &str = "Waiting for vhost-user socket connection...";
 /// Options that virtiofsd itself does not have.
 const BEYOND: [&str; 2] = ["control", "queues"];
 
-/// Whether the program was called as virtiofsd: by its name, or by its own without a subcommand and with an option of virtiofsd's, as
+/// Whether the program was called by the name.
+pub(crate) fn is_called(program: Option<&OsString>) -> bool {
+    program.and_then(|path| Path::new(path).file_name()).is_some_and(|name| name == "virtiofsd")
+}
+
+/// Whether these words behind the program's own name are for virtiofsd: there is no subcommand, and one of its options in that place, as
 /// whoever resolves links starts it (Kata's Rust runtime).
-pub(crate) fn is_called(words: impl IntoIterator<Item = OsString>, own: &clap::Command) -> bool {
-    let mut words = words.into_iter();
-    let called = words.next().map(PathBuf::from);
-    if called.as_deref().and_then(Path::file_name).is_some_and(|name| name == "virtiofsd") {
-        return true;
-    }
+pub(crate) fn is_meant(words: &[OsString], own: &clap::Command) -> bool {
+    let mut words = words.iter();
     let theirs = Program::command();
     while let Some(word) = words.next() {
         let word = word.to_string_lossy();
@@ -86,26 +87,37 @@ mod tests {
     use serde_json::Value;
 
     #[test]
-    fn it_is_called_by_its_name_or_by_its_options() {
+    fn it_is_called_by_its_name() {
+        assert!(is_called(Some(&"/usr/libexec/vringd/virtiofsd".into())) && is_called(Some(&"virtiofsd".into())));
+        assert!(!is_called(Some(&"/usr/bin/vringd".into())) && !is_called(None));
+    }
+
+    #[test]
+    fn its_options_say_that_it_is_meant() {
         let own = crate::command();
-        let is_called = |line: &str| is_called(line.split(' ').map(OsString::from), &own);
-        for line in
-            ["/usr/libexec/vringd/virtiofsd", "virtiofsd --version", "vringd --socket-path /run/s --shared-dir /srv"]
-        {
-            assert!(is_called(line), "{line}");
+        let is_meant = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').filter(|word| !word.is_empty()).map(OsString::from).collect();
+            is_meant(&words, &own)
+        };
+        for line in [
+            "--socket-path /run/s --shared-dir /srv",
+            "--socket-path=/run/s",
+            "--fd=3",
+            "-o xattr",
+            "--print-capabilities",
+        ] {
+            assert!(is_meant(line), "{line}");
+        }
+        for line in ["--log-level warn --socket-path /run/s", "--log-format=json --fd 3"] {
+            assert!(is_meant(line), "{line}");
         }
         for line in
-            ["vringd --print-capabilities", "/usr/bin/vringd --socket-path=/run/s", "vringd --fd=3", "vringd -o xattr"]
+            ["", "--help", "-V", "--log-level", "--log-level debug dir", "disk --socket-path s", "virtiofsd --fd=3"]
         {
-            assert!(is_called(line), "{line}");
+            assert!(!is_meant(line), "{line}");
         }
-        for line in
-            ["vringd", "vringd --help", "vringd -V", "vringd --log-level debug dir", "vringd disk --socket-path s"]
-        {
-            assert!(!is_called(line), "{line}");
-        }
-        for line in ["vringd --sokcet-path s", "vringd -", "vringd --", "vringd virtiofsd --fd=3"] {
-            assert!(!is_called(line), "{line}");
+        for line in ["--sokcet-path s", "-", "--", "--control /run/c disk", "--queues 3", "--log-level=debug ctl"] {
+            assert!(!is_meant(line), "{line}");
         }
     }
 
