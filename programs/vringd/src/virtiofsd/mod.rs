@@ -13,6 +13,7 @@ pub(crate) use args::Options;
 pub(crate) use convert::{Launch, launch};
 pub(crate) use pid_file::PidFile;
 
+use crate::log;
 use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
 use std::path::Path;
@@ -74,6 +75,15 @@ fn find<'a>(command: &'a clap::Command, word: &str) -> Option<&'a clap::Arg> {
     command.get_arguments().find(is_it)
 }
 
+/// What `RUST_LOG` says of virtiofsd, or of all: it may be there for whoever has started it.
+pub(crate) fn level(filter: &str) -> Option<&str> {
+    let ours = |part| match str::split_once(part, '=') {
+        Some((target, level)) => (target == "virtiofsd").then_some(level),
+        None => Some(part),
+    };
+    filter.split(',').filter_map(ours).rfind(|level| log::is_filter(level))
+}
+
 /// The answer to `--print-capabilities`: one JSON object (QEMU's docs/interop/vhost-user.rst, "Backend program
 /// conventions").
 pub(crate) fn capabilities() -> String {
@@ -118,6 +128,21 @@ mod tests {
         }
         for line in ["--sokcet-path s", "-", "--", "--control /run/c disk", "--queues 3", "--log-level=debug ctl"] {
             assert!(!is_meant(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn of_a_filter_for_many_programs_only_what_is_for_this_one_counts() {
+        for (filter, said) in [
+            ("ERROR", Some("ERROR")),
+            ("virtiofsd=debug", Some("debug")),
+            ("warn,virtiofsd=trace,other=off", Some("trace")),
+            ("manager=debug", None),
+            ("", None),
+            ("manager", None),
+            ("off", Some("off")),
+        ] {
+            assert_eq!(level(filter), said, "{filter}");
         }
     }
 
