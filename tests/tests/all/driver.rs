@@ -307,7 +307,7 @@ fn the_configuration_space_is_read_whole_and_in_parts() -> Result<()> {
 #[test]
 fn the_driver_chooses_write_through() -> Result<()> {
     const WRITEBACK: u32 = 32;
-    let daemon = daemon("", "")?;
+    let daemon = daemon("", "write_cache = 'guest'")?;
     let mut frontend = connect(&daemon, 0)?;
     let mut ring = frontend.ring(0, 64)?;
     for value in [0, 1, 0] {
