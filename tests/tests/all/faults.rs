@@ -270,17 +270,34 @@ fn memory_that_is_not_shared_is_told_of() -> Result<()> {
 
 #[test]
 fn descriptors_beyond_the_limit_of_the_process_are_told_of() -> Result<()> {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
     use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+    use std::io::{IoSlice, Read, Write};
+    use std::os::fd::AsFd;
+
+    /// More than the daemon may have in all.
+    const MANY: usize = 40;
+    const FEW: u64 = 12;
     let directory = directory()?;
     let daemon = disk(directory.path(), &[])?;
     let pid = Pid::from_raw(i32::try_from(daemon.id())?);
-    let mut frontend = Frontend::connect(&directory.path().join("disk.sock"), 0)?;
-    // It has more, and what it polls at once is fewer, of which poll(2) makes sure.
-    let few = Rlimit { current: Some(12), ..getrlimit(Resource::Nofile) };
-    let before = prlimit(pid, Resource::Nofile, few)?;
-    ensure!(frontend.ring(0, 64).is_err(), "a ring without its descriptors is served");
+    let mut frontend = std::os::unix::net::UnixStream::connect(directory.path().join("disk.sock"))?;
+    // GET_FEATURES of version 1, without a body; and its answer, of 12 bytes of header and 8 of body.
+    let question: Vec<u8> = [1_u32, 1, 0].into_iter().flat_map(u32::to_ne_bytes).collect();
+    let mut answer = [0; 20];
+    frontend.write_all(&question)?;
+    frontend.read_exact(&mut answer)?;
+    let before = prlimit(pid, Resource::Nofile, Rlimit { current: Some(FEW), ..getrlimit(Resource::Nofile) })?;
+    let mut space = vec![std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MANY))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let file = std::fs::File::open(directory.path())?;
+    let descriptors = [file.as_fd(); MANY];
+    ensure!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)), "there is room for them");
+    sendmsg(&frontend, &[IoSlice::new(&question)], &mut ancillary, SendFlags::empty())?;
     wait("it is said", || Ok(daemon.output().contains("RLIMIT_NOFILE")))?;
     prlimit(pid, Resource::Nofile, before)?;
+    drop(frontend);
+    let mut frontend = Frontend::connect(&directory.path().join("disk.sock"), 0)?;
     let mut ring = frontend.ring(0, 64)?;
     assert_eq!(ring.run(kind::OUT, 0, &[readable(DATA, 512)]).0, status::OK);
     Ok(())
