@@ -2,7 +2,6 @@
 
 use super::*;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::process::Command;
 
 /// What fails then is told, and tried again: nobody else can take it.
 #[test]
@@ -45,17 +44,8 @@ fn a_volume_that_is_not_closed_in_order_is_closed_again() {
 /// Where taking it fails, it may have been opened: whoever gives it up sees to it.
 #[test]
 fn a_volume_whose_opening_fails_is_closed_when_it_can_be() {
-    // How much may be written is limited in a process of its own, whatever else is tested in this one.
-    let mut child = Command::new("sh");
-    child.args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"]).arg(std::env::current_exe().unwrap());
-    let test = "migratable::tests::closes::child_takes_what_it_cannot_write";
-    child.args(["--exact", test, "--ignored", "--test-threads=1", "--nocapture"]);
-    let ended = child.output().unwrap();
-    assert_eq!(ended.status.code(), Some(CHILD_IS_DONE), "{}", String::from_utf8_lossy(&ended.stderr));
+    testkit::child::run("migratable::tests::closes::child_takes_what_it_cannot_write");
 }
-
-/// Told from the ends of a program that runs no test of this name, or one that fails.
-const CHILD_IS_DONE: i32 = 43;
 
 #[test]
 #[ignore = "limits its process"]
@@ -88,7 +78,7 @@ fn child_takes_what_it_cannot_write() {
     let here = Migratable::new(spec, Has::Seen(about, capacity_bytes + MIB));
     assert!(matches!(here.take(&|| true).map(drop), Err(OpenError::Shrunk { .. })));
     assert!(here.is_held() && here.give_up(PATIENCE).unwrap() && !here.is_held());
-    std::process::exit(CHILD_IS_DONE);
+    testkit::child::end();
 }
 
 /// Whoever looks holds it for a moment, and somebody may have panicked with it.
@@ -119,10 +109,7 @@ fn an_end_is_to_be_told_whoever_looks_meanwhile() {
 fn the_end_of_a_close_is_told_also_where_a_guest_came_too_early() {
     let directory = place();
     let [_, _, spec, _] = images(&directory);
-    let (ends, end) = std::sync::mpsc::channel::<()>();
-    let below = opened(&plain(&spec));
-    let here = Migratable::new(spec.clone(), Has::Open(Arc::new(Hangs { below, end: std::sync::Mutex::new(end) })));
-    here.give_up(Duration::ZERO).unwrap_err();
+    let (here, ends) = hangs_in_its_close(&spec);
     drop(ends);
     let by = Instant::now() + PATIENCE;
     while here.is_held() {

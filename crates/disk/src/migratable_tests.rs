@@ -462,10 +462,7 @@ fn a_close_that_hangs_holds_nobody_up() {
 fn the_end_of_a_disk_waits_for_its_close() {
     let directory = place();
     let [_, _, spec, _] = images(&directory);
-    let (ends, end) = std::sync::mpsc::channel::<()>();
-    let below = opened(&plain(&spec));
-    let here = Migratable::new(spec.clone(), Has::Open(Arc::new(Hangs { below, end: std::sync::Mutex::new(end) })));
-    here.give_up(Duration::ZERO).unwrap_err();
+    let (here, ends) = hangs_in_its_close(&spec);
     scope(|scope| {
         let ending = scope.spawn(|| drop(here));
         sleep(Duration::from_millis(100));
@@ -517,6 +514,15 @@ fn what_nobody_uses_is_handed_over_at_once_or_not_at_all() {
     drop(disk);
     let refused = here.hand_over().map(drop).unwrap_err().to_string();
     assert!(refused.contains("does not answer in time") && asked.elapsed() < Duration::from_secs(5), "{refused}");
+}
+
+/// One that is being closed until the other part is dropped.
+fn hangs_in_its_close(spec: &StorageSpec) -> (Migratable, std::sync::mpsc::Sender<()>) {
+    let (ends, end) = std::sync::mpsc::channel::<()>();
+    let below = opened(&plain(spec));
+    let here = Migratable::new(spec.clone(), Has::Open(Arc::new(Hangs { below, end: std::sync::Mutex::new(end) })));
+    here.give_up(Duration::ZERO).unwrap_err();
+    (here, ends)
 }
 
 struct Hangs {

@@ -7,7 +7,6 @@ use crate::testing::examine;
 use engine::Solo;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::fd::AsRawFd;
-use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use storage::{GoBeforeError, Operation, Storage, Task};
@@ -168,16 +167,8 @@ fn a_log_that_runs_short_of_something_goes_before_another_disk_all_the_same() {
 /// What a process has too little of is missed before the disk says that it misses no log.
 #[test]
 fn a_log_that_could_not_be_opened_once_more_stays_where_it_is() {
-    // Its limits are those of a process of its own, whatever else is tested in this one.
-    let mut child = Command::new(std::env::current_exe().unwrap());
-    let test = "served::logged_trouble_tests::child_leaves_with_few_descriptors";
-    child.args(["--exact", test, "--ignored", "--test-threads=1", "--nocapture"]);
-    let ended = child.output().unwrap();
-    assert_eq!(ended.status.code(), Some(CHILD_IS_DONE), "{}", String::from_utf8_lossy(&ended.stderr));
+    testkit::child::run("served::logged_trouble_tests::child_leaves_with_few_descriptors");
 }
-
-/// Told from the ends of a program that runs no test of this name, or one that fails.
-const CHILD_IS_DONE: i32 = 43;
 
 #[test]
 #[ignore = "limits its process"]
@@ -200,7 +191,7 @@ fn child_leaves_with_few_descriptors() {
     }
     kit::write(&mut solo, &storage, 0, &[8; 4096]).unwrap();
     control.leave().unwrap();
-    std::process::exit(CHILD_IS_DONE);
+    testkit::child::end();
 }
 
 /// Wherever that fails: whether the other disk is at fault is seen, and then the log goes on before the one that it was before.

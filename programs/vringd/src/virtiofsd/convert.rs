@@ -9,7 +9,7 @@ use control::model::{CachePolicy, MigrationMode, Negotiation, Readdirplus};
 use control::model::{Execution, FileMode, Placement, Poll, Span};
 use std::path::{Path, PathBuf};
 
-/// The largest pool. virtiofsd takes more, of which it starts none before they have something to do.
+/// The largest pool. virtiofsd takes more.
 const THREADS_MAX: u16 = 256;
 
 /// What the options ask for.

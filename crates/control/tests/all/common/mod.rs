@@ -196,7 +196,8 @@ impl Daemon for Fake {
         let directory = new.directory.as_ref().map(|directory| directory_info(directory, &new.name));
         // The queue for urgent requests comes first.
         let urgent = new.directory.as_ref().is_some_and(|directory| directory.protocol == Protocol::Virtiofs);
-        let rings = new.queues() + u16::from(urgent);
+        // Whoever is offered all there can be uses two.
+        let rings = new.queues.unwrap_or(2) + u16::from(urgent);
         let path = new.socket.as_ref().map(|path| path.display().to_string());
         let socket = path.or(new.listen.as_ref().map(ToString::to_string)).unwrap_or_default();
         let export = Export {
