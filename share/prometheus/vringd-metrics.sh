@@ -5,7 +5,7 @@
 cr=$(printf '\r')
 while IFS= read -r line && [ -n "${line%"$cr"}" ]; do :; done
 
-if text=$(vringd ctl metrics); then
+if text=$(timeout 5 vringd ctl metrics); then
     printf 'HTTP/1.0 200 OK\r\n'
     printf 'Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n\r\n'
     printf '%s\n' "$text"

@@ -24,16 +24,25 @@ pub(crate) fn check(task: &str) -> Result<()> {
     ensure!(listed.status.success(), "`git ls-files` failed: links are checked in a clone");
     let listed = String::from_utf8(listed.stdout)?;
     let (mut documents, mut links, mut dead) = (0, 0, Vec::new());
+    let there = tracked()?;
     for file in listed.split_terminator('\0') {
         let document = Document::read(&fs::read_to_string(workspace().join(file)).context(file.to_owned())?);
         documents += 1;
         links += document.links.len();
-        let lost = document.links.iter().filter(|link| !leads_somewhere(file, &document, link));
+        let lost = document.links.iter().filter(|link| !leads_somewhere((file, &document), link, &there));
         dead.extend(lost.map(|link| format!("{file}: {link}")));
     }
     ensure!(dead.is_empty(), "links that lead nowhere:\n{}", dead.join("\n"));
     println!("{task}: {links} links of {documents} documents lead somewhere");
     Ok(())
+}
+
+/// All that a clone has: files, and the directories that they are in.
+fn tracked() -> Result<BTreeSet<PathBuf>> {
+    let listed = Command::new("git").args(["ls-files", "-z"]).current_dir(workspace()).output();
+    let listed = String::from_utf8(listed.context("cannot start git")?.stdout)?;
+    let with_directories = |file| Path::new(file).ancestors().map(Path::to_owned).collect::<Vec<_>>();
+    Ok(listed.split_terminator('\0').flat_map(with_directories).collect())
 }
 
 impl Document {
@@ -72,17 +81,22 @@ fn slug(heading: &str) -> String {
     kept.flat_map(char::to_lowercase).map(|char| if char == ' ' { '-' } else { char }).collect()
 }
 
-fn leads_somewhere(file: &str, document: &Document, link: &str) -> bool {
-    if link.contains("://") || link.starts_with("mailto:") {
+fn leads_somewhere((file, document): (&str, &Document), link: &str, there: &BTreeSet<PathBuf>) -> bool {
+    if ["https://", "http://", "mailto:"].iter().any(|scheme| link.starts_with(scheme)) {
         return true;
     }
     let (path, heading) = link.split_once('#').map_or((link, None), |(path, heading)| (path, Some(heading)));
     if path.is_empty() {
         return heading.is_some_and(|heading| document.headings.contains(heading));
     }
-    let Some(target) = beside(file, path).filter(|target| workspace().join(target).exists()) else { return false };
+    let Some(target) = beside(file, path).filter(|target| there.contains(target)) else { return false };
+    if path.ends_with('/') && !workspace().join(&target).is_dir() {
+        return false;
+    }
     let Some(heading) = heading else { return true };
-    fs::read_to_string(workspace().join(target)).is_ok_and(|text| Document::read(&text).headings.contains(heading))
+    let is_document = target.extension().is_some_and(|kind| kind == "md");
+    let text = fs::read_to_string(workspace().join(target));
+    is_document && text.is_ok_and(|text| Document::read(&text).headings.contains(heading))
 }
 
 /// The path that a document means, from the root of the repository. None outside of it.
@@ -119,11 +133,22 @@ mod tests {
     #[test]
     fn what_leads_nowhere_is_found() {
         let document = Document::read("# Here\n");
-        let leads = |link: &str| leads_somewhere("docs/migration.md", &document, link);
+        let there = tracked().unwrap();
+        let leads = |link: &str| leads_somewhere(("docs/migration.md", &document), link, &there);
         for link in ["#here", "https://example.com/x#y", "../README.md", "decisions", "with/../../README.md"] {
             assert!(leads(link), "{link}");
         }
-        for link in ["#there", "gone.md", "../../outside.md", "/etc/passwd", "../README.md#no-such-heading", ""] {
+        for link in [
+            "#there",
+            "gone.md",
+            "../../outside.md",
+            "/etc/passwd",
+            "../README.md#no-such-heading",
+            "",
+            "gone.md?x://",
+            "../README.md/",
+            "../target",
+        ] {
             assert!(!leads(link), "{link}");
         }
     }

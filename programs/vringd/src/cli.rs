@@ -157,7 +157,7 @@ pub(crate) fn serve_as_virtiofsd(options: virtiofsd::Options, format: log::Forma
     let mut launch = virtiofsd::launch(options)?;
     // As virtiofsd has it: podman sets this, and no option.
     if let Some(level) = std::env::var("RUST_LOG").ok().as_deref().and_then(virtiofsd::level) {
-        launch.log_level = level.to_owned();
+        launch.log_level = level;
     }
     if launch.syslog {
         log::start_syslog(&launch.log_level, c"virtiofsd")?;

@@ -206,6 +206,9 @@ pub(crate) fn live(
     service.stopping("requests in flight are finished");
     drop((watchdog, stuck, placer, control));
     daemon.end_all();
+    if !passthrough::closing().is_empty() {
+        tracing::warn!("a file of a directory is still being closed: the process ends when its file system answers");
+    }
     Ok(if failed { ExitCode::from(EXPORT_FAILED) } else { ExitCode::SUCCESS })
 }
 

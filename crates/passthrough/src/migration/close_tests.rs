@@ -57,7 +57,7 @@ fn what_others_have_released_is_not_waited_for() {
     // Its own is closed meanwhile.
     leaves_a_close(&here, places[0].path());
     here.save(&|| true).unwrap();
-    assert!(crate::closing().is_some());
+    assert!(!crate::closing().is_empty());
     drop(others_held);
     let held = held_up(&here);
     leaves_a_close(&here, places[0].path());
@@ -79,6 +79,6 @@ fn what_is_left_to_the_thread_later_is_not_waited_for() {
     let held_again = held_up(&here);
     drop(held);
     here.save(&|| true).unwrap();
-    assert!(crate::closing().is_some());
+    assert!(!crate::closing().is_empty());
     drop(held_again);
 }

@@ -56,8 +56,8 @@ fn waits() -> BTreeMap<String, Wait> {
 /// # Errors
 /// One that still does, and what to do.
 pub(super) fn check(patience: Duration) -> Result<(), String> {
-    let (by, closing) = (Instant::now() + patience, passthrough::closing());
-    wait_for_closes(by, |now| now == closing)?;
+    let (by, before) = (Instant::now() + patience, passthrough::closing());
+    wait_for_closes(by, |number, done| before.get(&number) == Some(&done))?;
     wait_for(by, |_| true)
 }
 
@@ -68,15 +68,13 @@ pub(super) fn check(patience: Duration) -> Result<(), String> {
 pub(super) fn check_known(patience: Duration) -> Result<(), String> {
     // What is left to that thread is closed by the process that ends, otherwise.
     let by = Instant::now() + patience;
-    wait_for_closes(by, |_| true)?;
+    wait_for_closes(by, |_, _| true)?;
     wait_for(by, Wait::is_known)
 }
 
-/// Waits until nothing of a directory is being closed, or that `counts` no more.
-fn wait_for_closes(by: Instant, counts: impl Fn(Option<u64>) -> bool) -> Result<(), String> {
-    while let now @ Some(_) = passthrough::closing()
-        && counts(now)
-    {
+/// Waits until nothing of a directory is being closed, or none of that `counts` any more, by its thread and what that has done.
+fn wait_for_closes(by: Instant, counts: impl Fn(u64, u64) -> bool) -> Result<(), String> {
+    while passthrough::closing().into_iter().any(|(number, done)| counts(number, done)) {
         if Instant::now() >= by {
             return Err("a file of a directory is being closed, and the other program would wait for it: look at its file system, and try again".to_owned());
         }

@@ -75,13 +75,18 @@ fn find<'a>(command: &'a clap::Command, word: &str) -> Option<&'a clap::Arg> {
     command.get_arguments().find(is_it)
 }
 
-/// What `RUST_LOG` says of virtiofsd, or of all: it may be there for whoever has started it.
-pub(crate) fn level(filter: &str) -> Option<&str> {
-    let ours = |part| match str::split_once(part, '=') {
-        Some((target, level)) => (target == "virtiofsd").then_some(level),
-        None => Some(part),
+/// What `RUST_LOG` says of virtiofsd, or else of all: it may be there for whoever has started it.
+pub(crate) fn level(filter: &str) -> Option<String> {
+    let filter = filter.to_ascii_lowercase();
+    let of = |wanted| {
+        let parts = filter.split(',').map(|part| match part.split_once('=') {
+            Some((target, level)) => (Some(target), level),
+            None => (None, part),
+        });
+        let said = parts.rev().find(|(target, level)| *target == wanted && log::is_filter(level));
+        said.map(|(_, level)| level.to_owned())
     };
-    filter.split(',').filter_map(ours).rfind(|level| log::is_filter(level))
+    of(Some("virtiofsd")).or_else(|| of(None))
 }
 
 /// The answer to `--print-capabilities`: one JSON object (QEMU's docs/interop/vhost-user.rst, "Backend program
@@ -134,7 +139,10 @@ mod tests {
     #[test]
     fn of_a_filter_for_many_programs_only_what_is_for_this_one_counts() {
         for (filter, said) in [
-            ("ERROR", Some("ERROR")),
+            ("ERROR", Some("error")),
+            ("virtiofsd=trace,warn", Some("trace")),
+            ("warn,info", Some("info")),
+            ("Off", Some("off")),
             ("virtiofsd=debug", Some("debug")),
             ("warn,virtiofsd=trace,other=off", Some("trace")),
             ("manager=debug", None),
@@ -142,7 +150,7 @@ mod tests {
             ("manager", None),
             ("off", Some("off")),
         ] {
-            assert_eq!(level(filter), said, "{filter}");
+            assert_eq!(level(filter).as_deref(), said, "{filter}");
         }
     }
 
