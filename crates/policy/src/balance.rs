@@ -117,11 +117,11 @@ pub struct Verdict {
     pub allowed: Allowed,
     /// Processors for the workers that are missing, where processors are known.
     pub seats: Vec<u16>,
-    /// What is moved now, at most [`MOVES_MAX`]; none while workers are missing.
+    /// What is moved now, at most 128 rings (`MOVES_MAX`); none while workers are missing.
     pub moves: Vec<Move>,
-    /// The busiest shared worker, and the share of its time that it is busy.
+    /// The busiest shared worker.
     pub busiest: u32,
-    /// See [`busiest`](Self::busiest).
+    /// The share of its time that the busiest shared worker is busy, from 0 to 1.
     pub busy: f64,
     /// The sum of all shared workers' busy shares, in processors.
     pub load: f64,

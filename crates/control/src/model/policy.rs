@@ -137,7 +137,7 @@ pub struct PolicySettings {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyRecord {
-    /// Form of the record: [`PolicyRecord::VERSION`].
+    /// Form of the record: 1.
     pub version: u32,
     /// Version of the program that made it.
     pub program: String,
