@@ -4,8 +4,8 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::links;
 use crate::step::{self, cargo};
+use crate::{book, links};
 
 const TASK: &str = "check";
 const ELSEWHERE: &str = "aarch64-unknown-linux-gnu";
@@ -14,6 +14,7 @@ const ELSEWHERE: &str = "aarch64-unknown-linux-gnu";
 pub(crate) fn run() -> Result<()> {
     step::run(TASK, &mut cargo(&["fmt", "--all", "--check"]))?;
     links::check(TASK)?;
+    book::check(TASK)?;
     step::run(TASK, &mut cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))?;
     step::run(TASK, cargo(&["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings"))?;
     // A workspace of its own, which nothing else builds before a night.

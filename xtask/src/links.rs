@@ -12,9 +12,9 @@ use crate::step::workspace;
 
 /// What a document links to, and the names of its headings.
 #[derive(Default)]
-struct Document {
-    links: Vec<String>,
-    headings: BTreeSet<String>,
+pub(crate) struct Document {
+    pub(crate) links: Vec<String>,
+    pub(crate) headings: BTreeSet<String>,
 }
 
 /// Says which links lead nowhere.
@@ -38,7 +38,7 @@ pub(crate) fn check(task: &str) -> Result<()> {
 }
 
 /// All that a clone has: files, and the directories that they are in.
-fn tracked() -> Result<BTreeSet<PathBuf>> {
+pub(crate) fn tracked() -> Result<BTreeSet<PathBuf>> {
     let listed = Command::new("git").args(["ls-files", "-z"]).current_dir(workspace()).output();
     let listed = String::from_utf8(listed.context("cannot start git")?.stdout)?;
     let with_directories = |file| Path::new(file).ancestors().map(Path::to_owned).collect::<Vec<_>>();
@@ -46,7 +46,7 @@ fn tracked() -> Result<BTreeSet<PathBuf>> {
 }
 
 impl Document {
-    fn read(text: &str) -> Document {
+    pub(crate) fn read(text: &str) -> Document {
         let mut document = Document::default();
         let mut heading = None;
         for event in Parser::new_ext(text, Options::ENABLE_TABLES) {
@@ -76,7 +76,7 @@ impl Document {
 }
 
 /// The name of a heading in addresses, as forges make it.
-fn slug(heading: &str) -> String {
+pub(crate) fn slug(heading: &str) -> String {
     let kept = heading.chars().filter(|char| char.is_alphanumeric() || " -_".contains(*char));
     kept.flat_map(char::to_lowercase).map(|char| if char == ' ' { '-' } else { char }).collect()
 }
@@ -89,7 +89,7 @@ fn leads_somewhere((file, document): (&str, &Document), link: &str, there: &BTre
     if path.is_empty() {
         return heading.is_some_and(|heading| document.headings.contains(heading));
     }
-    let Some(target) = beside(file, path).filter(|target| there.contains(target)) else { return false };
+    let Some(target) = beside(Path::new(file), path).filter(|target| there.contains(target)) else { return false };
     if path.ends_with('/') && !workspace().join(&target).is_dir() {
         return false;
     }
@@ -99,9 +99,9 @@ fn leads_somewhere((file, document): (&str, &Document), link: &str, there: &BTre
     is_document && text.is_ok_and(|text| Document::read(&text).headings.contains(heading))
 }
 
-/// The path that a document means, from the root of the repository. None outside of it.
-fn beside(file: &str, path: &str) -> Option<PathBuf> {
-    let mut target = Path::new(file).parent()?.to_owned();
+/// The path that a document means, from the root of the repository, or of whatever else its own path begins at. None outside of it.
+pub(crate) fn beside(file: &Path, path: &str) -> Option<PathBuf> {
+    let mut target = file.parent()?.to_owned();
     for part in Path::new(path).components() {
         match part {
             Component::Normal(name) => target.push(name),

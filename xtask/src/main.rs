@@ -1,5 +1,6 @@
-//! Development tasks: `cargo xtask lab`, `check`, `test`, `fuzz`, `package` and `torture`.
+//! Development tasks: `cargo xtask lab`, `check`, `test`, `fuzz`, `book`, `package` and `torture`.
 
+mod book;
 mod check;
 mod fuzz;
 mod links;
@@ -7,6 +8,7 @@ mod make;
 mod package;
 mod step;
 mod test;
+mod tools;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -32,6 +34,10 @@ enum Task {
     Lab(make::Options),
     /// Fuzz the targets of `fuzz/`, and add time, executions and coverage to the ledger there.
     Fuzz(fuzz::Options),
+    /// Build the documents as a book, in target/book, and check its links.
+    ///
+    /// mdbook lands in target/tools. The pages need no network.
+    Book,
     /// Make a package for Debian, in target/debian.
     ///
     /// Everything that it needs lands in target. With --check it is tried in fresh roots of Debian's.
@@ -52,6 +58,7 @@ enum Task {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match arguments.task {
+        Task::Book => book::make(),
         Task::Check => check::run(),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Lab(options) => make::run(&options),

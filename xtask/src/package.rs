@@ -10,8 +10,9 @@ use clap::Args;
 
 use crate::make::Mirror;
 use crate::step::{cargo, run, workspace};
+use crate::tools::Tool;
 
-const CARGO_DEB: &str = "3.8.0";
+const CARGO_DEB: Tool = Tool { name: "cargo-deb", version: "3.8.0", options: &[] };
 /// Debian's releases in which it is tried.
 const SUITES: [&str; 2] = ["bookworm", "trixie"];
 
@@ -45,10 +46,7 @@ pub(crate) fn make(options: &Options) -> Result<()> {
         run(task, Command::new(&program).args(["completions", shell]).stdout(file))?;
     }
     symlink("../../bin/vringd", place.join("virtiofsd"))?;
-    let tools = target.join("tools");
-    let install = ["install", "--locked", "--quiet", "--version", CARGO_DEB, "cargo-deb", "--root"];
-    run(task, cargo(&install).arg(&tools))?;
-    let mut deb = Command::new(tools.join("bin/cargo-deb"));
+    let mut deb = Command::new(CARGO_DEB.install(task)?);
     deb.args(["--package", "vringd", "--no-build", "--strip", "--locked", "--output"]).arg(target.join("debian"));
     // Whoever makes it of the same commit gets the same times.
     deb.env("SOURCE_DATE_EPOCH", commit_time()?).current_dir(workspace());
