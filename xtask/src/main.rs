@@ -38,7 +38,7 @@ enum Task {
     ///
     /// mdbook lands in target/tools. The pages need no network.
     Book,
-    /// Make a package for Debian, in target/debian.
+    /// Make a package for Debian, in target/debian, with a bill of materials; with --oci an image for containers, too.
     ///
     /// Everything that it needs lands in target. With --check it is tried in fresh roots of Debian's.
     Package(package::Options),

@@ -38,6 +38,19 @@ pub(crate) fn run(task: &str, command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// What a program says, which has to succeed.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let line = shown(command);
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {line}"))?;
+    ensure!(
+        output.status.success(),
+        "`{line}` failed with {}: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(String::from_utf8(output.stdout)?)
+}
+
 /// Whether a program does what it is asked.
 pub(crate) fn has(program: &str, arguments: &[&str]) -> bool {
     let mut command = Command::new(program);

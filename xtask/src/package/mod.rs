@@ -1,4 +1,8 @@
-//! `cargo xtask package`: a package for Debian, and a try of it in fresh roots of Debian's.
+//! `cargo xtask package`: a package for Debian and an image for containers, and a try of the package in fresh roots of Debian's.
+
+mod oci;
+mod root;
+mod sbom;
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -9,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::make::Mirror;
-use crate::step::{cargo, run, workspace};
+use crate::step::{cargo, output, run, workspace};
 use crate::tools::Tool;
 
 const CARGO_DEB: Tool = Tool { name: "cargo-deb", version: "3.8.0", options: &[] };
@@ -22,6 +26,9 @@ pub(crate) struct Options {
     /// Install, upgrade under a running daemon, and purge it in fresh roots of Debian 12 and 13, fetched with mmdebstrap.
     #[arg(long)]
     check: bool,
+    /// Also make an OCI image, in target/oci: the daemon, the libraries it is linked with, nothing else.
+    #[arg(long)]
+    oci: bool,
 }
 
 /// Makes the package in `target/debian`.
@@ -46,25 +53,41 @@ pub(crate) fn make(options: &Options) -> Result<()> {
         run(task, Command::new(&program).args(["completions", shell]).stdout(file))?;
     }
     symlink("../../bin/vringd", place.join("virtiofsd"))?;
+    let (commit, materials) = (commit()?, place.join("vringd.cdx.json"));
+    sbom::write(task, &commit.time.to_string(), &materials)?;
     let mut deb = Command::new(CARGO_DEB.install(task)?);
     deb.args(["--package", "vringd", "--no-build", "--strip", "--locked", "--output"]).arg(target.join("debian"));
     // Whoever makes it of the same commit gets the same times.
-    deb.env("SOURCE_DATE_EPOCH", commit_time()?).current_dir(workspace());
+    deb.env("SOURCE_DATE_EPOCH", commit.time.to_string()).current_dir(workspace());
     run(task, &mut deb)?;
     let package = newest(&target.join("debian"))?;
     println!("package: {} has {} KiB", package.display(), fs::metadata(&package)?.len() >> 10);
+    if options.oci {
+        let image = oci::write(task, &program, &materials, &commit)?;
+        println!("package: {} has {} KiB", image.display(), fs::metadata(&image)?.len() >> 10);
+    }
     if options.check {
         SUITES.iter().try_for_each(|suite| check(&package, suite))?;
     }
     Ok(())
 }
 
-/// When the commit was made, in seconds since 1970.
-fn commit_time() -> Result<String> {
-    let output = Command::new("git").args(["log", "-1", "--format=%ct"]).current_dir(workspace()).output();
-    let output = output.context("cannot start git")?;
-    ensure!(output.status.success(), "`git log` failed: a package is made of a commit");
-    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+/// What a package is made of.
+struct Commit {
+    hash: String,
+    /// When it was made, in seconds since 1970.
+    time: u64,
+    /// The same as RFC 3339 has it.
+    date: String,
+}
+
+fn commit() -> Result<Commit> {
+    let mut log = Command::new("git");
+    log.args(["log", "-1", "--date=format-local:%Y-%m-%dT%H:%M:%SZ", "--format=%H %ct %cd"]).env("TZ", "UTC");
+    let line = output(log.current_dir(workspace())).context("a package is made of a commit")?;
+    let mut words = line.split_whitespace();
+    let mut word = || words.next().map(str::to_owned).context("`git log` names no commit");
+    Ok(Commit { hash: word()?, time: word()?.parse()?, date: word()? })
 }
 
 fn newest(directory: &Path) -> Result<PathBuf> {
