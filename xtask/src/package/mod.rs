@@ -113,3 +113,15 @@ fn check(package: &Path, suite: &str) -> Result<()> {
         .arg(mirror.line(suite));
     run(&format!("package: {suite}"), &mut mmdebstrap)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_spec_of_rpm_has_the_version_of_the_workspace() {
+        let spec = fs::read_to_string(workspace().join("dist/rpm/vringd.spec")).unwrap();
+        let version = concat!("Version: ", env!("CARGO_PKG_VERSION"));
+        assert!(spec.lines().any(|line| line == version), "{version}");
+    }
+}
