@@ -13,4 +13,5 @@ pub mod fs;
 pub mod fuzzing;
 pub mod nbd;
 pub mod p9;
+pub mod scsi;
 mod wire;

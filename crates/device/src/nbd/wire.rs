@@ -1,27 +1,6 @@
-//! Big-endian fields of structures whose size is known, and the fields of an option from the front on.
+//! Big-endian fields, and the fields of an option from the front on.
 
-/// The 16 bits at `AT`.
-#[inline(always)]
-pub(super) fn be16<const AT: usize, const N: usize>(bytes: &[u8; N]) -> u16 {
-    const { assert!(AT + 2 <= N) };
-    u16::from_be_bytes([bytes[AT], bytes[AT + 1]])
-}
-
-/// The 32 bits at `AT`.
-#[inline(always)]
-pub(super) fn be32<const AT: usize, const N: usize>(bytes: &[u8; N]) -> u32 {
-    const { assert!(AT + 4 <= N) };
-    u32::from_be_bytes([bytes[AT], bytes[AT + 1], bytes[AT + 2], bytes[AT + 3]])
-}
-
-/// The 64 bits at `AT`.
-#[inline(always)]
-pub(super) fn be64<const AT: usize, const N: usize>(bytes: &[u8; N]) -> u64 {
-    const { assert!(AT + 8 <= N) };
-    let mut word = [0; 8];
-    word.copy_from_slice(&bytes[AT..AT + 8]);
-    u64::from_be_bytes(word)
-}
+pub(super) use crate::wire::{be16, be32, be64};
 
 /// What is left of an option's data.
 #[derive(Clone, Copy)]

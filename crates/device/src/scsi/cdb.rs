@@ -1,0 +1,72 @@
+//! The fields of a CDB.
+
+use super::sense::Sense;
+use super::unit::Unit;
+use crate::wire::{be16, be32, be64};
+
+/// Bytes of the longest CDB of our commands.
+const BYTES: usize = 16;
+
+/// A CDB: what lies behind it is zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cdb([u8; BYTES]);
+
+impl Cdb {
+    /// The first `len` bytes; `None` when there are fewer, or when that is longer than our commands are.
+    pub(super) fn new(area: &[u8], len: usize) -> Option<Cdb> {
+        let mut bytes = [0; BYTES];
+        bytes.get_mut(..len)?.copy_from_slice(area.get(..len)?);
+        Some(Cdb(bytes))
+    }
+
+    pub(super) fn byte<const AT: usize>(&self) -> u8 {
+        const { assert!(AT < BYTES) };
+        self.0[AT]
+    }
+
+    pub(super) fn bit<const AT: usize, const BIT: u8>(&self) -> bool {
+        const { assert!(BIT < 8) };
+        self.byte::<AT>() & 1 << BIT != 0
+    }
+
+    pub(super) fn u16<const AT: usize>(&self) -> u16 {
+        be16::<AT, BYTES>(&self.0)
+    }
+
+    pub(super) fn u32<const AT: usize>(&self) -> u32 {
+        be32::<AT, BYTES>(&self.0)
+    }
+
+    pub(super) fn u64<const AT: usize>(&self) -> u64 {
+        be64::<AT, BYTES>(&self.0)
+    }
+
+    /// All bits are ones that the command has.
+    ///
+    /// # Errors
+    /// INVALID FIELD IN CDB, with the first byte and the highest bit in it that the command does not have (SPC-5, "Reserved fields
+    /// in CDBs" lets us; an initiator that sets a bit expects something of it).
+    pub(super) fn only(&self, usage: &[u8]) -> Result<(), Sense> {
+        // The operation code is not a mask.
+        for (at, (byte, mask)) in self.0.iter().zip(usage).enumerate().skip(1) {
+            let unknown = byte & !mask;
+            if unknown != 0 {
+                // A byte has 8 bits, and a CDB 16 bytes.
+                return Err(Sense::cdb_bit(at as u16, unknown.ilog2() as u8));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Offset and length in bytes of `blocks` blocks from `block` on, which lie inside the unit.
+pub(super) fn extent(unit: &Unit, block: u64, blocks: u64) -> Result<(u64, u64), Sense> {
+    match block.checked_add(blocks) {
+        Some(end) if end <= unit.blocks() => {
+            let bytes = u64::from(unit.block_bytes());
+            // The unit has fewer than 2^64 bytes.
+            Ok((block * bytes, blocks * bytes))
+        }
+        _ => Err(Sense::LBA_OUT_OF_RANGE),
+    }
+}

@@ -1,0 +1,85 @@
+//! Sense keys and additional sense codes (SPC-5, "Sense key and additional sense code definitions").
+
+/// Sense keys.
+pub mod key {
+    /// NO SENSE.
+    pub const NO_SENSE: u8 = 0x0;
+    /// NOT READY.
+    pub const NOT_READY: u8 = 0x2;
+    /// MEDIUM ERROR.
+    pub const MEDIUM_ERROR: u8 = 0x3;
+    /// HARDWARE ERROR.
+    pub const HARDWARE_ERROR: u8 = 0x4;
+    /// ILLEGAL REQUEST.
+    pub const ILLEGAL_REQUEST: u8 = 0x5;
+    /// UNIT ATTENTION.
+    pub const UNIT_ATTENTION: u8 = 0x6;
+    /// DATA PROTECT.
+    pub const DATA_PROTECT: u8 = 0x7;
+    /// ABORTED COMMAND.
+    pub const ABORTED_COMMAND: u8 = 0xb;
+    /// MISCOMPARE.
+    pub const MISCOMPARE: u8 = 0xe;
+}
+
+/// Additional sense codes with their qualifiers: `ASC << 8 | ASCQ`.
+pub mod code {
+    /// NO ADDITIONAL SENSE INFORMATION.
+    pub const NONE: u16 = 0x0000;
+    /// LOGICAL UNIT NOT READY, INITIALIZING COMMAND REQUIRED.
+    pub const NOT_READY_START_REQUIRED: u16 = 0x0402;
+    /// WRITE ERROR.
+    pub const WRITE_ERROR: u16 = 0x0c00;
+    /// UNRECOVERED READ ERROR.
+    pub const UNRECOVERED_READ_ERROR: u16 = 0x1100;
+    /// PARAMETER LIST LENGTH ERROR.
+    pub const PARAMETER_LIST_LENGTH: u16 = 0x1a00;
+    /// MISCOMPARE DURING VERIFY OPERATION.
+    pub const MISCOMPARE: u16 = 0x1d00;
+    /// INVALID COMMAND OPERATION CODE.
+    pub const INVALID_OPCODE: u16 = 0x2000;
+    /// LOGICAL BLOCK ADDRESS OUT OF RANGE.
+    pub const LBA_OUT_OF_RANGE: u16 = 0x2100;
+    /// INVALID FIELD IN CDB.
+    pub const INVALID_FIELD_IN_CDB: u16 = 0x2400;
+    /// LOGICAL UNIT NOT SUPPORTED.
+    pub const LOGICAL_UNIT_NOT_SUPPORTED: u16 = 0x2500;
+    /// INVALID FIELD IN PARAMETER LIST.
+    pub const INVALID_FIELD_IN_PARAMETER_LIST: u16 = 0x2600;
+    /// INVALID RELEASE OF PERSISTENT RESERVATION.
+    pub const INVALID_RELEASE: u16 = 0x2604;
+    /// WRITE PROTECTED.
+    pub const WRITE_PROTECTED: u16 = 0x2700;
+    /// SPACE ALLOCATION FAILED WRITE PROTECT.
+    pub const SPACE_ALLOCATION_FAILED: u16 = 0x2707;
+    /// POWER ON, RESET, OR BUS DEVICE RESET OCCURRED.
+    pub const POWER_ON_RESET: u16 = 0x2900;
+    /// POWER ON OCCURRED.
+    pub const POWER_ON: u16 = 0x2901;
+    /// BUS DEVICE RESET FUNCTION OCCURRED: a LOGICAL UNIT RESET.
+    pub const DEVICE_RESET: u16 = 0x2903;
+    /// I_T NEXUS LOSS OCCURRED.
+    pub const NEXUS_LOSS: u16 = 0x2907;
+    /// MODE PARAMETERS CHANGED.
+    pub const MODE_PARAMETERS_CHANGED: u16 = 0x2a01;
+    /// RESERVATIONS PREEMPTED.
+    pub const RESERVATIONS_PREEMPTED: u16 = 0x2a03;
+    /// RESERVATIONS RELEASED.
+    pub const RESERVATIONS_RELEASED: u16 = 0x2a04;
+    /// REGISTRATIONS PREEMPTED.
+    pub const REGISTRATIONS_PREEMPTED: u16 = 0x2a05;
+    /// CAPACITY DATA HAS CHANGED.
+    pub const CAPACITY_CHANGED: u16 = 0x2a09;
+    /// COMMANDS CLEARED BY ANOTHER INITIATOR.
+    pub const COMMANDS_CLEARED: u16 = 0x2f00;
+    /// SAVING PARAMETERS NOT SUPPORTED.
+    pub const SAVING_NOT_SUPPORTED: u16 = 0x3900;
+    /// INQUIRY DATA HAS CHANGED.
+    pub const INQUIRY_DATA_CHANGED: u16 = 0x3f03;
+    /// REPORTED LUNS DATA HAS CHANGED.
+    pub const REPORTED_LUNS_CHANGED: u16 = 0x3f0e;
+    /// INTERNAL TARGET FAILURE.
+    pub const INTERNAL_TARGET_FAILURE: u16 = 0x4400;
+    /// INSUFFICIENT REGISTRATION RESOURCES.
+    pub const INSUFFICIENT_REGISTRATION_RESOURCES: u16 = 0x5504;
+}
