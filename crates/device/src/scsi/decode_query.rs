@@ -125,7 +125,11 @@ pub(super) fn operations(cdb: &Cdb) -> Result<Command, Sense> {
     query(Query::Operations { which, timeouts: cdb.bit::<2, 7>() }, cdb.u32::<6>())
 }
 
+/// The allocation length is at least 4 (SPC-5, "REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS command").
 pub(super) fn task_management(cdb: &Cdb) -> Result<Command, Sense> {
+    if cdb.u32::<6>() < 4 {
+        return Err(Sense::cdb(6));
+    }
     query(Query::TaskManagement { extended: cdb.bit::<2, 7>() }, cdb.u32::<6>())
 }
 

@@ -67,6 +67,8 @@ impl Sense {
     pub const WRITE_PROTECTED: Sense = Sense::new(key::DATA_PROTECT, code::WRITE_PROTECTED);
     /// A START STOP UNIT has stopped the unit.
     pub const STOPPED: Sense = Sense::new(key::NOT_READY, code::NOT_READY_START_REQUIRED);
+    /// The unit has no block.
+    pub const NO_BLOCKS: Sense = Sense::new(key::NOT_READY, code::NOT_READY);
     /// The storage has no room left (SBC-4, "Resource exhaustion considerations").
     pub const NO_SPACE: Sense = Sense::new(key::DATA_PROTECT, code::SPACE_ALLOCATION_FAILED);
     /// The storage has failed to read.

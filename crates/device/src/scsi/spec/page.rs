@@ -8,8 +8,6 @@ pub mod vpd {
     pub const SERIAL: u8 = 0x80;
     /// Device identification.
     pub const IDENTIFICATION: u8 = 0x83;
-    /// Extended INQUIRY data.
-    pub const EXTENDED_INQUIRY: u8 = 0x86;
     /// Block limits.
     pub const BLOCK_LIMITS: u8 = 0xb0;
     /// Block device characteristics.
