@@ -2,9 +2,11 @@
 
 mod nbd;
 mod p9;
+mod scsi;
 
 pub use nbd::nbd_request;
 pub use p9::p9_request;
+pub use scsi::{scsi_request, scsi_reservations};
 
 use crate::blk::{Config, DiscardLimits, Header, Limits, Request, Settings, WriteZeroesLimits, decode_request};
 use crate::fs::{self, Dialect, Extensions, InHeader};

@@ -4,6 +4,7 @@ mod blk_request;
 mod fs;
 mod nbd;
 mod p9;
+mod scsi;
 #[cfg(feature = "fuzzing")]
 #[path = "../../../../fuzz/seeds.rs"]
 mod seeds;

@@ -88,12 +88,16 @@ impl Reservations {
         };
         let same = |key: Option<&u64>| ignore || key.is_none() || key == registered.as_ref();
         let own: Vec<Nexus> = through(nexus.initiator).filter(|nexus| same(self.registrations.get(nexus))).collect();
+        let mut ended = None;
         for nexus in own {
             if list.new_key == 0 {
-                self.unregister(nexus, change);
+                ended = self.unregister(nexus).or(ended);
             } else {
                 self.registrations.insert(nexus, list.new_key);
             }
+        }
+        if let Some(ended) = ended {
+            self.tell_release(ended, nexus, change);
         }
         // Of the initiator ports in the list, those that are not registered yet.
         for &initiator in list.initiators.iter().flatten() {
@@ -137,9 +141,7 @@ impl Reservations {
             return Err(Sense::INVALID_RELEASE.into());
         }
         self.reservation = None;
-        if held.kind.is_for_registrants() {
-            self.tell_others(nexus, Attention::ReservationsReleased, change);
-        }
+        self.tell_release(held, nexus, change);
         Ok(())
     }
 

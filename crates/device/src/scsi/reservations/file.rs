@@ -96,10 +96,7 @@ impl Reservations {
             out.extend_from_slice(&nexus.to_bytes());
             out.extend_from_slice(&key.to_le_bytes());
         }
-        let checksum = checksum(&out).to_le_bytes();
-        if let Some(field) = out.get_mut(at::CHECKSUM..at::CHECKSUM + 8) {
-            field.copy_from_slice(&checksum);
-        }
+        seal(&mut out);
         out
     }
 
@@ -194,6 +191,14 @@ fn registrations(rest: &[u8]) -> Result<BTreeMap<Nexus, u64>, FileError> {
         registrations.insert(nexus, key);
     }
     Ok(registrations)
+}
+
+/// Puts the checksum in, of bytes long enough to have one.
+pub(crate) fn seal(bytes: &mut [u8]) {
+    let checksum = checksum(bytes).to_le_bytes();
+    if let Some(field) = bytes.get_mut(at::CHECKSUM..at::CHECKSUM + 8) {
+        field.copy_from_slice(&checksum);
+    }
 }
 
 /// XXH3, 64 bits, of everything but the field itself.

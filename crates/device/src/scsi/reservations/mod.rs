@@ -12,6 +12,8 @@ mod request;
 mod state;
 mod transport_id;
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use file::seal;
 pub use file::{FILE_BYTES_MAX, FileError, MAGIC, VERSION};
 pub use gate::Gate;
 pub use kind::Kind;

@@ -170,19 +170,20 @@ impl Reservations {
         }
     }
 
-    /// Ends the registration of a nexus, and with it the reservation that depends on it. Others that are registered hear of the
-    /// end of one for registrants (SPC-5, "Unregistering").
-    pub(super) fn unregister(&mut self, nexus: Nexus, change: &mut Change) {
+    /// Ends the registration of a nexus, and with it the reservation that depends on it, which it returns (SPC-5, "Unregistering").
+    pub(super) fn unregister(&mut self, nexus: Nexus) -> Option<Reservation> {
         let held = self.reservation.filter(|_| self.holds(nexus));
         self.registrations.remove(&nexus);
-        let Some(held) = held else {
-            return;
-        };
-        if held.kind.is_held_by_all() && !self.registrations.is_empty() {
-            return;
+        let ended = held.filter(|held| !held.kind.is_held_by_all() || self.registrations.is_empty());
+        if ended.is_some() {
+            self.reservation = None;
         }
-        self.reservation = None;
-        if held.kind.is_for_registrants() {
+        ended
+    }
+
+    /// Everybody else who is registered hears of the end of a reservation for registrants.
+    pub(super) fn tell_release(&self, ended: Reservation, nexus: Nexus, change: &mut Change) {
+        if ended.kind.is_for_registrants() {
             self.tell_others(nexus, Attention::ReservationsReleased, change);
         }
     }
