@@ -200,7 +200,7 @@ pub mod device_type {
     pub const NONE: u8 = 0x1f;
 }
 
-/// Offsets and lengths of parameter data that [`super::Command`] and its answers share, in bytes.
+/// Lengths of parameter data, in bytes.
 pub mod data {
     /// Parameter data of READ CAPACITY (10).
     pub const CAPACITY_10_BYTES: u32 = 8;

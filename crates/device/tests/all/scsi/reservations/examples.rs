@@ -143,6 +143,21 @@ fn initiator_ports_are_registered_by_another() {
 }
 
 #[test]
+fn unregistering_through_all_ports_ends_what_one_of_them_holds() {
+    let mut all = two();
+    Out::new(0, 0, 0xa, 0xa, 4).send(nexus(1, 1), &mut all).unwrap();
+    let kind = Kind::WriteExclusiveRegistrantsOnly;
+    reserve(0xa, kind).send(nexus(1, 2), &mut all).unwrap();
+    // Each by itself is another's registration, and the reservation is not its own.
+    let mut one = all.clone();
+    assert_eq!(register(0xa, 0).send(nexus(1, 1), &mut one), Ok(Change::default()));
+    assert!(one.holds(nexus(1, 2)));
+    let change = Out::new(0, 0, 0xa, 0, 4).send(nexus(1, 1), &mut all).unwrap();
+    assert_eq!(change.attentions, [(nexus(2, 1), Attention::ReservationsReleased)]);
+    assert_eq!((all.reservation(), all.registrations().count()), (None, 1));
+}
+
+#[test]
 fn registrations_have_a_bound() {
     let mut all = Reservations::new();
     for initiator in 0..REGISTRATIONS_MAX as u64 {

@@ -29,7 +29,7 @@ fn key() -> impl Strategy<Value = u64> {
 
 fn register() -> impl Strategy<Value = Op> {
     let listed = proptest::option::weighted(0.2, proptest::collection::vec(1..4_u64, 0..3));
-    (key(), key(), any::<bool>(), proptest::bool::weighted(0.2), any::<bool>(), listed).prop_map(
+    (key(), key(), any::<bool>(), proptest::bool::weighted(0.4), any::<bool>(), listed).prop_map(
         |(key, new_key, ignore, all_ports, aptpl, listed)| {
             let port = |initiator| nexus(initiator, 1).initiator;
             let listed: Option<Vec<InitiatorPort>> = listed.map(|listed| listed.into_iter().map(port).collect());
