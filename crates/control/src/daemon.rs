@@ -4,8 +4,8 @@ use crate::error::ApiError;
 use crate::model::config::NewExport;
 use crate::model::policy::{PlacementPolicy, Policy, PolicyRecord, PolicySettings};
 use crate::model::{
-    Attach, Bitmap, Disk, Export, Group, GroupSettings, Info, Job, JobSettings, NewBitmap, NewDisk, NewGroup, NewJob,
-    NewSnapshot, NewUpgrade, NewWorker, Resize, RingInfo, Settings, Worker,
+    Attach, Bitmap, Disk, Export, Group, GroupSettings, Info, Job, JobSettings, Lun, NewBitmap, NewDisk, NewGroup,
+    NewJob, NewSnapshot, NewUnit, NewUpgrade, NewWorker, Resize, RingInfo, Settings, Unit, Worker,
 };
 use crate::scope::Scope;
 
@@ -72,6 +72,20 @@ pub trait Daemon: Send + Sync + 'static {
     /// [`ApiError::NoSuchExport`], [`ApiError::Unsupported`] for a disk without an intent log and for a directory,
     /// [`ApiError::Failed`] when the storage refuses it.
     fn sync(&self, name: &str) -> Result<Export, ApiError>;
+
+    /// Adds a disk to a SCSI device while it serves, and tells its guest. `new` has passed [`NewUnit::check`].
+    ///
+    /// # Errors
+    /// [`ApiError::NoSuchExport`], [`ApiError::Unsupported`] for an export that is no SCSI device, [`ApiError::InvalidField`] for a LUN
+    /// that is taken and a disk that cannot be had, [`ApiError::Failed`].
+    fn unit_add(&self, export: &str, new: NewUnit) -> Result<Unit, ApiError>;
+
+    /// Takes a disk out of a SCSI device, and tells its guest. Requests in flight are answered first.
+    ///
+    /// # Errors
+    /// [`ApiError::NoSuchExport`], [`ApiError::NoSuchUnit`]; [`ApiError::Failed`] when a worker hangs, and when requests have not ended
+    /// within a second: the unit is out of the device all the same, and nobody can use the disk until they have.
+    fn unit_remove(&self, export: &str, lun: Lun) -> Result<(), ApiError>;
 
     /// All disks, by name: those that were added, and those that belong to exports.
     ///

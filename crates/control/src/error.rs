@@ -11,7 +11,7 @@ use displaydoc::Display;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use utoipa::ToSchema;
-use values::FieldError;
+use values::{FieldError, Lun};
 
 /// What the API refuses, and why. The doc comments are the messages.
 #[derive(Debug, Clone, PartialEq, Eq, Display, thiserror::Error)]
@@ -46,6 +46,13 @@ pub enum ApiError {
         index: u16,
         /// The highest index the export has.
         last: u16,
+    },
+    /// export `{export}` has no LUN {lun}
+    NoSuchUnit {
+        /// The export.
+        export: String,
+        /// The LUN that was asked for.
+        lun: Lun,
     },
     /// there is no group `{name}`
     NoSuchGroup {
@@ -152,6 +159,7 @@ impl ApiError {
             Self::Connected { .. } => "connected",
             Self::NoSuchWorker { .. } => "no-such-worker",
             Self::NoSuchRing { .. } => "no-such-ring",
+            Self::NoSuchUnit { .. } => "no-such-lun",
             Self::NoSuchGroup { .. } => "no-such-group",
             Self::GroupExists { .. } => "group-exists",
             Self::GroupInUse { .. } => "group-in-use",
@@ -177,6 +185,7 @@ impl ApiError {
             Self::NoSuchExport { .. }
             | Self::NoSuchWorker { .. }
             | Self::NoSuchRing { .. }
+            | Self::NoSuchUnit { .. }
             | Self::NoSuchGroup { .. }
             | Self::NoSuchBitmap { .. }
             | Self::NoSuchJob { .. }

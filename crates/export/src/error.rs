@@ -25,6 +25,20 @@ pub enum ExportError {
     Pool(#[from] engine::PoolError),
     /// a directory has no capacity to change
     NoCapacity,
+    /// it has no logical units: it is no SCSI device
+    NoUnits,
+    /// its disks are resized by their names: use `vringd ctl disk resize`
+    ManyCapacities,
+    /// requests on LUN {0} are still under way: it is out of the device, and its disk is free when its storage has answered them
+    UnitInFlight(values::Lun),
+    /// {0}
+    Take(String),
+    /// {0}
+    ScsiConfig(#[from] device::scsi::ConfigError),
+    /// {0}
+    Unit(#[from] device::scsi::UnitError),
+    /// {0}
+    Identity(#[from] device::scsi::IdentityError),
     /// {0}
     Storage(#[from] storage::StorageError),
     /// it has no intent log: serve a volume, or give memory, null or sim an `intent_log`

@@ -14,11 +14,12 @@ use crate::limit::Limiting;
 use crate::p9::P9;
 use crate::ring_set::RingSet;
 use crate::rings::{Rings, Running};
+use crate::scsi::Scsi;
 use crate::shared::{Shared, State};
 use crate::status::{Content, ExportStatus, RingStatus};
 use crate::target::ExportTarget;
 use crate::workers::Own;
-use crate::{Carried, DirectoryOptions, DiskOptions, Engine, ExportError, Hosting, P9Options, Socket};
+use crate::{Carried, DirectoryOptions, DiskOptions, Engine, ExportError, Hosting, P9Options, ScsiOptions, Socket};
 use door::Door;
 use engine::{EngineError, Poll, Told};
 pub use hold::Held;
@@ -41,6 +42,7 @@ enum Served {
     Disk(Arc<Disk>),
     Directory(Arc<Directory>),
     P9(Arc<P9>),
+    Scsi(Arc<Scsi>),
 }
 
 /// An export that listens or serves. Dropping it ends its session, drains its rings and removes its socket.
@@ -99,6 +101,19 @@ impl Export {
         let p9 = Arc::new(P9::new(options, tree, matches!(hosting.socket, Socket::Stream(_)))?);
         let queues = p9.queues();
         Self::serve(hosting, queues, p9.clone(), Served::P9(p9), engine)
+    }
+
+    /// Serves a SCSI device: binds the socket and starts to listen.
+    ///
+    /// # Errors
+    /// A socket that cannot be bound, geometry that no unit can have, or workers that cannot be started.
+    pub fn scsi(hosting: Hosting, options: ScsiOptions, engine: &Engine) -> Result<Export, ExportError> {
+        let scsi = Arc::new(Scsi::new(options, hosting.queue_size_max)?);
+        if hosting.carried.write_back == Some(true) {
+            scsi.turn_write_caches_on();
+        }
+        let queues = scsi.queues();
+        Self::serve(hosting, queues, scsi.clone(), Served::Scsi(scsi), engine)
     }
 
     fn serve(
@@ -189,6 +204,7 @@ impl Export {
             }
             Served::Directory(directory) => Content::Directory(Box::new(directory.status())),
             Served::P9(p9) => Content::P9(Box::new(p9.status())),
+            Served::Scsi(scsi) => Content::Scsi(scsi.status()),
         };
         let (limits, group) = self.shared.limiting.shown();
         let state = self.shared.lock();

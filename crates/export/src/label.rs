@@ -1,5 +1,6 @@
 //! Which ring of which export: for the log, and for the news that it is lost.
 
+use crate::ring_set::RingSet;
 use engine::Panic;
 use std::sync::{Arc, Weak};
 
@@ -7,6 +8,9 @@ use std::sync::{Arc, Weak};
 pub(crate) trait Keeper: Send + Sync {
     /// The ring is gone with all that is in flight on it. Called on a worker's thread; must not wait.
     fn lost(&self, ring: u16, why: &Panic);
+
+    /// All of its rings.
+    fn rings(&self) -> &RingSet;
 }
 
 /// A ring's name, and the way from the ring to its export.
@@ -31,9 +35,14 @@ impl Label {
         Label { export: "nobody".into(), ring: 0, keeper: None }
     }
 
+    /// Who has the ring, for as long as that is there. Not to be kept.
+    pub(crate) fn keeper(&self) -> Option<Arc<dyn Keeper>> {
+        self.keeper.as_ref().and_then(Weak::upgrade)
+    }
+
     /// As [`Keeper::lost`].
     pub(crate) fn lost(&self, why: &Panic) {
-        if let Some(keeper) = self.keeper.as_ref().and_then(Weak::upgrade) {
+        if let Some(keeper) = self.keeper() {
             keeper.lost(self.ring, why);
         }
     }

@@ -7,6 +7,7 @@
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod attachment;
+mod buffers;
 mod calls;
 mod counters;
 mod device;
@@ -27,6 +28,7 @@ mod queue;
 mod ring;
 mod ring_set;
 mod rings;
+mod scsi;
 mod shared;
 mod status;
 mod stream;
@@ -46,6 +48,7 @@ pub use p9::{P9Options, P9Policy, P9Status};
 pub use queue::Broken;
 pub use ring::Ring;
 
+pub use scsi::{ScsiOptions, UnitOptions, UnitStatus};
 pub use status::{Content, ExportStatus, RingState, RingStatus, SessionCounts};
 pub use stream::{Admission, CONNECTIONS, CONNECTIONS_MAX, StreamError, StreamListener};
 pub use vring::CRASH_POINTS;

@@ -134,14 +134,15 @@ impl Queue {
         &self.page
     }
 
+    /// Whether it takes requests.
     #[inline]
-    fn serving(&self) -> bool {
+    pub(crate) fn is_serving(&self) -> bool {
         self.page.enabled() && self.page.broken.get().is_none()
     }
 
     #[inline]
     pub(crate) fn ready(&self) -> bool {
-        self.serving() && self.ring.has_pending()
+        self.is_serving() && self.ring.has_pending()
     }
 
     /// Whether what is written is marked in a dirty log.
@@ -153,7 +154,7 @@ impl Queue {
     /// Takes the next chain: its head, and the epoch to give back with [`push`](Self::push). A ring that lies breaks.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<(u16, u64)> {
-        if !self.serving() {
+        if !self.is_serving() {
             return None;
         }
         let popped = self.ring.pop(&mut self.chain);
@@ -245,7 +246,12 @@ impl Queue {
     }
 
     pub(crate) fn arm(&mut self) -> bool {
-        self.ring.enable_kicks() && self.serving()
+        self.ring.enable_kicks() && self.is_serving()
+    }
+
+    /// How many requests the driver has made available that were not taken.
+    pub(crate) fn pending(&self) -> usize {
+        self.ring.pending()
     }
 
     pub(crate) fn disarm(&mut self) {

@@ -313,4 +313,8 @@ impl Keeper for Shared {
     fn lost(&self, ring: u16, why: &Panic) {
         self.fail(&format!("ring {ring} was lost by a {why}"));
     }
+
+    fn rings(&self) -> &RingSet {
+        &self.rings
+    }
 }

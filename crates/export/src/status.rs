@@ -2,7 +2,7 @@
 
 use crate::figures::RingFigures;
 use crate::limit::Limits;
-use crate::{DirectoryStatus, P9Status};
+use crate::{DirectoryStatus, P9Status, UnitStatus};
 use engine::{Placement, Poll, RingStay};
 use storage::{Description, VolumeStatus};
 use vhost_user::SessionInfo;
@@ -38,6 +38,8 @@ pub enum Content {
     Directory(Box<DirectoryStatus>),
     /// A directory, by 9P.
     P9(Box<P9Status>),
+    /// A SCSI device, by its logical units.
+    Scsi(Vec<UnitStatus>),
 }
 
 /// An export.

@@ -25,6 +25,13 @@ pub enum Device {
         /// How long to wait between two attempts, in milliseconds, at least 1.
         again_after_ms: u32,
     },
+    /// A vhost-user SCSI device: its disks are `/dev/sda`, `/dev/sdb`, … by LUN.
+    Scsi {
+        /// Where its server listens.
+        socket: PathBuf,
+        /// Request queues, at least 1; User Mode Linux as above.
+        queues: u16,
+    },
     /// A vhost-user directory.
     Directory {
         /// Where its server listens.
@@ -68,6 +75,7 @@ impl Device {
         match &mut self {
             Self::Disk { queues, .. }
             | Self::ReconnectingDisk { queues, .. }
+            | Self::Scsi { queues, .. }
             | Self::Directory { queues, .. }
             | Self::QemuDisk { queues, .. } => {
                 *queues = number;
@@ -82,6 +90,7 @@ impl Device {
         match self {
             Self::Disk { socket, .. }
             | Self::ReconnectingDisk { socket, .. }
+            | Self::Scsi { socket, .. }
             | Self::Directory { socket, .. }
             | Self::Directory9p { socket, .. } => Some(socket),
             Self::QemuDisk { .. } | Self::Qemu9p { .. } => None,

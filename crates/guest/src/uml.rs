@@ -15,8 +15,9 @@ use crate::machine::Machine;
 use crate::numa;
 use crate::shell::{Agent, Guest, Share};
 
-/// virtio device ids of a block device, of 9p and of a file system (virtio 1.3, section 5).
+/// virtio device ids of a block device, of a SCSI host, of 9p and of a file system (virtio 1.3, section 5).
 const VIRTIO_ID_BLOCK: u32 = 2;
+const VIRTIO_ID_SCSI: u32 = 8;
 const VIRTIO_ID_9P: u32 = 9;
 const VIRTIO_ID_FS: u32 = 26;
 
@@ -77,6 +78,7 @@ fn command(kit: &Kit, machine: &Machine, devices: &[Device], share: &Share, line
     for device in devices {
         let (socket, id) = match device {
             Device::Disk { socket, .. } => (socket, VIRTIO_ID_BLOCK),
+            Device::Scsi { socket, .. } => (socket, VIRTIO_ID_SCSI),
             // Its tag comes from its server.
             Device::Directory { socket, .. } => (socket, VIRTIO_ID_FS),
             Device::Directory9p { socket, .. } => (socket, VIRTIO_ID_9P),

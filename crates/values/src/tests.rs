@@ -36,6 +36,16 @@ fn placement_reads_a_bare_number() {
 }
 
 #[test]
+fn a_lun_has_a_target_that_may_be_left_out() {
+    for (text, target, number) in [("0", 0, 0), ("16383", 0, 16383), ("0:7", 0, 7), ("255:1", 255, 1)] {
+        assert_eq!(text.parse(), Ok(Lun { target, number }), "{text}");
+    }
+    assert_eq!(serde_json::from_str::<Lun>("3").unwrap(), Lun { target: 0, number: 3 });
+    assert_eq!(serde_json::to_string(&Lun { target: 1, number: 3 }).unwrap(), "\"1:3\"");
+    refused::<Lun>(&["", ":", "0:", ":0", "16384", "256:0", "-1", "+1", "1:2:3"]);
+}
+
+#[test]
 fn byte_size() {
     for (text, bytes) in [("0", 0), ("512", 512), ("1K", 1024), ("2MiB", 2 << 20), ("3g", 3 << 30), ("1TiB", 1 << 40)] {
         assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");

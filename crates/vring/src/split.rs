@@ -204,6 +204,11 @@ impl SplitRing {
             || (sigbus::lost() != self.lost && self.gone().is_some())
     }
 
+    /// How many chains the driver has made available that were not taken, as of now; what an earlier life owes among them.
+    pub fn pending(&self) -> usize {
+        usize::from(self.areas.avail_idx().wrapping_sub(self.next_avail).min(self.size())) + self.owed.len()
+    }
+
     /// Takes the next chain off the available ring: fills `chain` and returns its head, or `None` when there is none. What an
     /// earlier life of the ring owes comes first, as it came then.
     ///

@@ -4,7 +4,7 @@ use crate::confinement::Confinement;
 use crate::failure::Failure;
 use crate::generate::Generate;
 use crate::upgrade::adopt;
-use crate::{config, dir, disk, image, launch, log, policy, run, tools, virtiofsd, volume};
+use crate::{config, dir, disk, image, launch, log, policy, run, scsi, tools, virtiofsd, volume};
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::Write;
@@ -18,6 +18,7 @@ use std::process::ExitCode;
 Examples:
   vringd demo                                        see it work, on a disk made for the purpose
   vringd disk --socket /tmp/d.sock disk.img          serve one image
+  vringd scsi --socket /tmp/s.sock --lun 0=a.img      serve images as the disks of a SCSI device
   vringd dir --socket /tmp/fs.sock --tag data DIR     serve one directory
   vringd serve /etc/vringd/config.toml               serve many exports
   vringd volume create --size 20G disk.vol           make a disk whose synchronous writes share commits
@@ -43,6 +44,8 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Serve one disk on one socket
     Disk(Box<disk::Args>),
+    /// Serve a SCSI device with its disks on one socket
+    Scsi(Box<scsi::Args>),
     /// Serve one directory on one socket
     Dir(Box<dir::Args>),
     /// Serve one directory with the command line of virtiofsd, for programs that start it
@@ -100,6 +103,10 @@ pub(crate) fn dispatch(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Disk(args) => {
             start_log(true)?;
             run::run(launch::disk(*args)?)
+        }
+        Command::Scsi(args) => {
+            start_log(true)?;
+            run::run(launch::scsi(*args)?)
         }
         Command::Dir(args) => {
             start_log(args.isolation.sandbox == sandbox::Mode::None)?;

@@ -115,6 +115,20 @@ impl Config {
         poll: Poll,
         sockets: Sockets,
     ) -> Result<Config, Failure> {
+        Self::of_one_with(export, Vec::new(), control, poll, sockets)
+    }
+
+    /// A daemon of one export, with the disks that it names.
+    ///
+    /// # Errors
+    /// As of [`of_one`](Self::of_one).
+    pub(crate) fn of_one_with(
+        export: NewExport,
+        disks: Vec<NewDisk>,
+        control: Option<PathBuf>,
+        poll: Poll,
+        sockets: Sockets,
+    ) -> Result<Config, Failure> {
         let mut config = Config {
             source: None,
             control,
@@ -128,7 +142,7 @@ impl Config {
             sandbox: Confinement::default(),
             one_disk: false,
             groups: Vec::new(),
-            disks: Vec::new(),
+            disks,
             exports: vec![export],
         };
         config.take_sockets(sockets, true)?;
@@ -208,20 +222,23 @@ impl Config {
                 return Err(format!("disk {place}: name: is used twice: give each disk its own"));
             }
         }
-        for NewExport { name, disk, storage, listen, .. } in &self.exports {
+        for NewExport { name, disk, storage, listen, luns, .. } in &self.exports {
             if storage.is_some() && disks.contains_key(name.as_str()) {
                 return Err(format!(
                     "export {name}: storage: [[disk]] {name} is another one with its name: rename one of the two, or \
                      put `disk = \"{name}\"` in place of `storage`"
                 ));
             }
-            let Some(wanted) = disk else { continue };
-            let missing = || format!("export {name}: disk: there is no [[disk]] with the name `{wanted}`");
-            let (disk, users) = disks.get_mut(wanted.as_str()).ok_or_else(missing)?;
-            let user = User::Export(name.clone());
-            may_use(wanted, disk.storage.read_only(), users, &user)
-                .map_err(|error| format!("export {name}: disk: {error}"))?;
-            users.push(user);
+            let of_units = luns.iter().enumerate().map(|(number, unit)| (format!("luns[{number}].disk"), &unit.disk));
+            for (field, wanted) in disk.iter().map(|disk| ("disk".to_owned(), disk)).chain(of_units) {
+                let missing = || format!("export {name}: {field}: there is no [[disk]] with the name `{wanted}`");
+                let (disk, users) = disks.get_mut(wanted.as_str()).ok_or_else(missing)?;
+                let user = User::Export(name.clone());
+                may_use(wanted, disk.storage.read_only(), users, &user)
+                    .map_err(|error| format!("export {name}: {field}: {error}"))?;
+                users.push(user);
+            }
+            let Some((disk, _)) = disk.as_ref().and_then(|disk| disks.get(disk.as_str())) else { continue };
             if listen.is_some() && disk.storage.migratable().is_some() {
                 return Err(format!("export {name}: listen: {NO_NBD}"));
             }
@@ -252,7 +269,8 @@ impl Config {
                 Protocol::P9 => format!("dir {} over 9p", directory.path.display()),
             });
             let disk = export.disk.as_ref().map(|disk| format!("disk {disk}"));
-            let (kind, workers) = (storage.or(disk).or(directory).unwrap_or_default(), export.workers);
+            let scsi = (export.kind == ExportKind::Scsi).then(|| format!("scsi with {} disk(s)", export.luns.len()));
+            let (kind, workers) = (storage.or(disk).or(directory).or(scsi).unwrap_or_default(), export.workers);
             let what = if export.listen.is_some() { "client(s)" } else { "queue(s)" };
             let _ = writeln!(
                 text,

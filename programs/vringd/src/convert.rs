@@ -7,7 +7,7 @@ use control::model::config::ExportKind;
 use control::model::{self as api};
 use disk::DiskError;
 use engine::EngineError;
-use export::{Content, ExportError, ExportStatus, RingState, RingStatus};
+use export::{Content, ExportError, ExportStatus, RingState, RingStatus, UnitStatus};
 use std::collections::BTreeMap;
 
 /// How rings count what they have no use for.
@@ -40,9 +40,14 @@ pub(crate) fn engine_error(error: EngineError, scope: &control::Scope, export: &
 
 /// Why an export cannot have the disk that it names.
 pub(crate) fn lease_error(error: DiskError) -> ApiError {
+    lease_error_of("disk", error)
+}
+
+/// The same, of the disk that a field names.
+pub(crate) fn lease_error_of(name: &str, error: DiskError) -> ApiError {
     match error {
-        DiskError::Missing { .. } => field("disk", format_args!("{error}: add it first")),
-        error => field("disk", error),
+        DiskError::Missing { .. } => field(name, format_args!("{error}: add it first")),
+        error => field(name, error),
     }
 }
 
@@ -52,12 +57,15 @@ pub(crate) fn export_error(error: ExportError, name: &str) -> ApiError {
         ExportError::Engine(error) => engine_error(error, &control::Scope::Daemon, name),
         ExportError::Bind(error) => field("socket", error),
         ExportError::Config(error) => field("storage", error),
+        ExportError::ScsiConfig(error) => field("luns", error),
+        ExportError::Unit(error) => field("luns", error),
+        ExportError::Identity(error) => field("luns", error),
         ExportError::Tag(error) => field("directory.tag", error),
         ExportError::P9Tag(error) => field("directory.tag", error),
         ExportError::RequestQueues(_) | ExportError::Connections(_) => field("queues", error),
         ExportError::NoStream => field("listen", error),
         ExportError::DirectIo => field("directory.allow_direct_io", error),
-        ExportError::NoCapacity | ExportError::NoIntentLog => {
+        ExportError::NoCapacity | ExportError::NoIntentLog | ExportError::NoUnits | ExportError::ManyCapacities => {
             ApiError::Unsupported { export: name.to_owned(), message: error.to_string() }
         }
         ExportError::Capacity { .. } => field("capacity_bytes", error),
@@ -72,6 +80,8 @@ pub(crate) fn export_error(error: ExportError, name: &str) -> ApiError {
         | ExportError::Thread(_)
         | ExportError::Pool(_)
         | ExportError::Undrained
+        | ExportError::UnitInFlight(_)
+        | ExportError::Take(_)
         | ExportError::InFlight { .. }
         | ExportError::Unsteady
         | ExportError::Failed(_)
@@ -135,6 +145,12 @@ pub(crate) fn export_out(status: ExportStatus, rings: &[RingStatus], workers: Ve
             (ExportKind::Dir, None, Some(crate::directory::shown(directory)), status.queues.saturating_sub(1))
         }
         Content::P9(p9) => (ExportKind::Dir, None, Some(crate::p9::shown(p9)), status.queues),
+        // Two of its queues are for control and events.
+        Content::Scsi(_) => (ExportKind::Scsi, None, None, status.queues.saturating_sub(2)),
+    };
+    let luns = match &status.content {
+        Content::Scsi(units) => units.iter().map(unit_out).collect(),
+        _ => Vec::new(),
     };
     let oldest_ns = rings.iter().filter_map(|ring| ring.oldest_in_flight_ns).max();
     let mut features = feature_names(status.features_negotiated);
@@ -147,6 +163,7 @@ pub(crate) fn export_out(status: ExportStatus, rings: &[RingStatus], workers: Ve
         storage,
         disk: None,
         directory,
+        luns,
         socket: status.socket,
         state: match status.frontend {
             _ if status.failed => api::SessionState::Failed,
@@ -176,10 +193,23 @@ pub(crate) fn export_out(status: ExportStatus, rings: &[RingStatus], workers: Ve
     }
 }
 
+/// A logical unit of a SCSI device.
+pub(crate) fn unit_out(unit: &UnitStatus) -> api::Unit {
+    let storage = storage_out(unit.capacity_bytes, unit.block_size_bytes, &unit.description);
+    let volume = unit.volume.as_deref().map(volume::info_out);
+    api::Unit {
+        lun: unit.lun,
+        disk: unit.disk.clone(),
+        serial: unit.serial.clone(),
+        storage: api::StorageInfo { held: unit.held, volume, ..storage },
+    }
+}
+
 /// When writes to the volume of an export are on stable storage, if it has one.
 pub(crate) fn sync_set(content: &Content) -> Option<api::SyncMode> {
     match content {
         Content::Disk { volume, .. } => volume.as_deref().map(|volume| volume.sync),
+        Content::Scsi(units) => units.iter().find_map(|unit| unit.volume.as_deref().map(|volume| volume.sync)),
         Content::Directory(_) | Content::P9(_) => None,
     }
 }
@@ -190,6 +220,7 @@ pub(crate) fn execution_set(content: &Content) -> api::Execution {
         Content::Disk { description, .. } => description.execution,
         Content::Directory(directory) => directory.execution,
         Content::P9(p9) => p9.execution,
+        Content::Scsi(units) => units.first().map(|unit| unit.description.execution).unwrap_or_default(),
     }
 }
 

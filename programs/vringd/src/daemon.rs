@@ -12,6 +12,7 @@ use crate::live::Jobs;
 use crate::p9;
 use crate::placer::Placements;
 use crate::prepared::{Begun, Contents, Prepared, certificates, socket_in};
+use crate::units::{self, Leases};
 use crate::upgrade::{self, Upgrade};
 use crate::workers;
 use control::model::config::{ExportKind, NewExport};
@@ -40,6 +41,8 @@ struct Served {
     export: Arc<Export>,
     /// The disk that it serves.
     disk: Option<Lease>,
+    /// The disks of a SCSI device.
+    units: Leases,
 }
 
 /// Everything that runs.
@@ -127,6 +130,12 @@ impl Daemon {
         exports.get(export)?.disk.as_ref().map(|lease| lease.disk().clone())
     }
 
+    /// Does something with the disks of a SCSI device; nothing where there is no such export.
+    pub(crate) fn with_units<T>(&self, export: &str, f: impl FnOnce(&mut Leases) -> Option<T>) -> Option<T> {
+        let mut exports = self.exports.write().unwrap_or_else(PoisonError::into_inner);
+        exports.get_mut(export).and_then(|served| f(&mut served.units))
+    }
+
     pub(crate) fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -206,18 +215,16 @@ impl Daemon {
         let hosting = Hosting { session_ended, failed, carried, resume, ..hosting_in(&new, socket)? };
         let disk = match new.kind {
             ExportKind::Disk => Some(self.lease(&new, contents)?),
-            ExportKind::Dir => None,
+            ExportKind::Dir | ExportKind::Scsi => None,
         };
+        let leases = self.lease_units(&new)?;
         let changes_hands = disk.as_ref().is_some_and(|lease| lease.disk().storage().custody().is_some());
         if changes_hands && new.listen.is_some() {
             return Err(field("listen", api::NO_NBD));
         }
         // A change of its capacity finds the export among the others, or is over.
-        let used = disk.as_ref().map(|lease| lease.disk().clone());
-        let _in_order = match &used {
-            Some(disk) => Some(disk.capacity_lock_within(PATIENCE).map_err(convert::lease_error)?),
-            None => None,
-        };
+        let used: Vec<_> = disk.iter().chain(leases.values()).map(|lease| lease.disk().clone()).collect();
+        let _in_order = units::capacity_locks(&used)?;
         let export = match &disk {
             Some(lease) => {
                 let write_cache = new.write_cache.unwrap_or_default();
@@ -230,6 +237,9 @@ impl Daemon {
                     nbd: NbdOptions { tls, ..NbdOptions::default() },
                 };
                 Export::disk(hosting, options, lease.disk().storage(), &self.engine)
+            }
+            None if new.kind == ExportKind::Scsi => {
+                Export::scsi(hosting, units::device_in(&new, &leases), &self.engine)
             }
             None => {
                 let about = new.directory()?;
@@ -250,7 +260,7 @@ impl Daemon {
         export.set_limits(limits, group);
         let export = Arc::new(export);
         self.upgrade.describe(new.clone());
-        let served = Served { export: export.clone(), disk };
+        let served = Served { export: export.clone(), disk, units: leases };
         self.exports.write().unwrap_or_else(PoisonError::into_inner).insert(new.name, served);
         Ok(self.show(&export))
     }
@@ -370,6 +380,14 @@ impl control::Daemon for Daemon {
         let export = self.get(name)?;
         export.sync().map_err(|error| convert::export_error(error, name))?;
         Ok(self.show(&export))
+    }
+
+    fn unit_add(&self, export: &str, new: api::NewUnit) -> Result<api::Unit, ApiError> {
+        self.add_unit(export, &new)
+    }
+
+    fn unit_remove(&self, export: &str, lun: api::Lun) -> Result<(), ApiError> {
+        self.remove_unit(export, lun)
     }
 
     fn disks(&self) -> Result<Vec<api::Disk>, ApiError> {

@@ -106,6 +106,7 @@ impl Args {
             tls: None,
             storage: None,
             disk: None,
+            luns: Vec::new(),
             directory: Some(self.directory.describe()),
             queues: self.queues,
             queue_size: self.queue_size,

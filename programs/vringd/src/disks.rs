@@ -9,7 +9,6 @@ use control::ApiError;
 use control::model::config::Backing;
 use control::model::{self as api, NewDisk, NewExport};
 use disk::{Disk, DiskError, Lease, User};
-use export::Export;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use storage::StorageError;
@@ -72,12 +71,17 @@ impl Daemon {
                 &new.name
             }
         };
+        self.lease_by_name(name, &user).map_err(convert::lease_error)
+    }
+
+    /// Lets a user have a disk that is open.
+    pub(crate) fn lease_by_name(&self, name: &str, user: &User) -> Result<Lease, DiskError> {
         // A thread that lists exports may hold one for a moment after its removal.
         let end = Instant::now() + PATIENCE;
         loop {
             match self.disks.lease(name, user.clone()) {
                 Err(DiskError::Ending { .. }) if Instant::now() < end => std::thread::sleep(LOOK_AGAIN_AFTER),
-                leased => return leased.map_err(convert::lease_error),
+                leased => return leased,
             }
         }
     }
@@ -123,8 +127,7 @@ impl Daemon {
             // Another one has its name by now.
             return Err(DiskError::Missing { name: disk.name().to_owned() }.into());
         }
-        let of = |User::Export(name): &User| self.get(name).ok();
-        let exports: Vec<Arc<Export>> = users.iter().filter_map(of).collect();
+        let exports = self.exports_of(&users);
         for export in &exports {
             let checked = export.check_capacity(capacity_bytes);
             checked.map_err(|error| convert::export_error(error, export.name()))?;

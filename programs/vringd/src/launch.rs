@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::run::Alone;
 use crate::service::Sockets;
 use crate::virtiofsd::Launch;
-use crate::{dir, disk, virtiofsd};
+use crate::{dir, disk, scsi, virtiofsd};
 use control::model::Poll;
 
 /// The daemon of `vringd disk`.
@@ -17,6 +17,17 @@ pub(crate) fn disk(args: disk::Args) -> Result<Config, Failure> {
     let export = args.into_export().map_err(Failure::Usage)?;
     let one = Config::of_one(export, control, poll, Sockets::inherited()?)?;
     Ok(Config { sandbox, stuck_after, favour, policy, one_disk: true, ..one })
+}
+
+/// The daemon of `vringd scsi`.
+pub(crate) fn scsi(args: scsi::Args) -> Result<Config, Failure> {
+    let control = args.control.clone();
+    let poll = args.device.poll.unwrap_or_default();
+    let sandbox = args.confinement.clone();
+    let (stuck_after, favour, policy) = (args.stuck_after, args.favour, args.policy);
+    let (export, disks) = args.into_export().map_err(Failure::Usage)?;
+    let one = Config::of_one_with(export, disks, control, poll, Sockets::inherited()?)?;
+    Ok(Config { sandbox, stuck_after, favour, policy, ..one })
 }
 
 /// The daemon of `vringd dir`.

@@ -66,6 +66,7 @@ mod qemu_img;
 mod reconnect;
 mod sandbox;
 mod scrape;
+mod scsi;
 mod serve_volume;
 mod service;
 mod successor;

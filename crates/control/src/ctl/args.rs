@@ -6,6 +6,8 @@ use super::disks::DiskCommand;
 use super::jobs::JobArgs;
 use super::limit::{GroupCommand, LimitCommand};
 use super::policy::PolicyArgs;
+use super::scsi::AddScsiArgs;
+use super::units::UnitCommand;
 use crate::model::{ByteSize, CpuList, Execution, Placement, Poll, SyncMode};
 use clap::Subcommand;
 use std::path::PathBuf;
@@ -46,6 +48,10 @@ pub enum Command {
     /// backup programs pull them, and manage their dirty bitmaps.
     #[command(subcommand)]
     Disk(DiskCommand),
+
+    /// List, add and remove the disks of SCSI devices while they serve.
+    #[command(subcommand)]
+    Lun(UnitCommand),
 
     /// List, await, limit, complete and cancel jobs: backups, mirrors, streams, commits and pulls of disks.
     #[command(visible_alias = "jobs")]
@@ -107,6 +113,9 @@ pub enum ExportCommand {
 
     /// Add a directory.
     AddDir(Box<AddDirArgs>),
+
+    /// Add a SCSI device, with disks that are open by themselves.
+    AddScsi(Box<AddScsiArgs>),
 
     /// Remove an export.
     Remove {

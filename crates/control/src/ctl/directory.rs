@@ -333,6 +333,7 @@ impl AddDirArgs {
             tls: None,
             storage: None,
             disk: None,
+            luns: Vec::new(),
             directory: Some(self.directory.describe()),
             queues: self.queues,
             queue_size: self.queue_size,

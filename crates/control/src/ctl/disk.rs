@@ -243,6 +243,7 @@ impl DiskFlags {
             tls: self.tls.tls(),
             storage,
             disk,
+            luns: Vec::new(),
             directory: None,
             queues: self.queues,
             queue_size: self.queue_size,

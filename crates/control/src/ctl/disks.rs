@@ -128,7 +128,7 @@ fn used_by(disk: &Disk) -> String {
     if users.is_empty() { NOTHING.to_owned() } else { users.join(", ") }
 }
 
-fn access(storage: &StorageInfo) -> &'static str {
+pub(super) fn access(storage: &StorageInfo) -> &'static str {
     match storage.held {
         Some(false) => "not held",
         _ if storage.read_only => "read-only",

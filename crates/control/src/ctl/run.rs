@@ -3,6 +3,7 @@
 mod disks;
 mod jobs;
 mod limits;
+mod units;
 
 use super::add::AddArgs;
 use super::args::{Args, Command, ExportCommand, RingCommand, WorkerCommand};
@@ -26,6 +27,7 @@ pub fn perform(args: &Args, out: &mut dyn Write, terminal: bool) -> Result<(), C
         Command::Info => session.show::<Info>("/v1/info", table::info),
         Command::Export(command) => session.export(command),
         Command::Disk(command) => session.disk(command),
+        Command::Lun(command) => session.unit(command),
         Command::Job(job) => session.job(job.command.as_ref().unwrap_or(&JobCommand::List)),
         Command::Worker(command) => session.worker(command),
         Command::Ring(command) => session.ring(command),
@@ -60,6 +62,7 @@ impl Session<'_> {
             }
             ExportCommand::Add(add) => self.add(add),
             ExportCommand::AddDir(add) => self.send::<Export>(Method::POST, "/v1/exports", &add.export()?, one_export),
+            ExportCommand::AddScsi(add) => self.send::<Export>(Method::POST, "/v1/exports", &add.export()?, one_export),
             ExportCommand::Remove { name, force } => {
                 let target = format!("{}?force={force}", export_target(name));
                 self.order(Method::DELETE, &target, &format!("removed export {name}"))

@@ -1,8 +1,9 @@
 //! Tables for people: short, aligned, units in the headers, a dash where there is nothing.
 
 use super::cells::{NOTHING, age, facts, latency_line, mib, microseconds, or_nothing, size, table, uptime};
-use super::{limit, p9, volume};
+use super::{limit, p9, units, volume};
 use crate::model::CachePolicy;
+use crate::model::config::ExportKind;
 use crate::model::{
     DirectoryInfo, Execution, Export, FileSystem, Info, LatencySummary, MigrationMode, MigrationOnError, Owner,
     Protocol, RingInfo, RingState, SandboxInfo, SeccompState, SessionState, StorageInfo, Worker, WorkerState,
@@ -136,8 +137,9 @@ pub(super) fn exports(exports: &[Export]) -> String {
     let row = |export: &Export| {
         let requests: u64 = export.rings.iter().map(|ring| ring.figures.requests()).sum();
         let storage = export.storage.as_ref();
-        let target =
-            storage.map(|storage| &storage.target).or(export.directory.as_ref().map(|directory| &directory.path));
+        let luns = || (export.kind == ExportKind::Scsi).then(|| format!("{} disk(s)", export.luns.len()));
+        let target = storage.map(|storage| storage.target.clone());
+        let target = target.or(export.directory.as_ref().map(|directory| directory.path.clone())).or_else(luns);
         let over_9p = export.directory.as_ref().is_some_and(|directory| directory.p9.is_some());
         let kind = if over_9p { Protocol::P9.to_string() } else { export.kind.to_string() };
         vec![
@@ -170,6 +172,9 @@ pub(super) fn export(export: &Export, own_workers: &[Worker]) -> String {
     lines.extend(export.storage.iter().flat_map(storage_facts));
     lines.extend(export.storage.iter().filter_map(|storage| storage.volume.as_ref()).flat_map(volume::facts));
     lines.extend(export.directory.iter().flat_map(directory_facts));
+    if export.kind == ExportKind::Scsi {
+        lines.extend(units::facts(export));
+    }
     lines.extend(limit::line(&export.limits).map(|limits| ("limits", limits)));
     lines.extend([
         ("placement", export.placement.to_string()),

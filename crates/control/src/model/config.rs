@@ -4,6 +4,7 @@
 use super::directory::Directory;
 use super::limits::Limits;
 use super::name::check_name;
+use super::scsi::{NewUnit, check_units};
 use super::write_cache::WriteCache;
 use disk::StorageSpec;
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,8 @@ pub enum ExportKind {
     Disk,
     /// A directory (virtio-fs or 9P).
     Dir,
+    /// Disks behind one device (virtio-scsi).
+    Scsi,
 }
 
 impl fmt::Display for ExportKind {
@@ -28,6 +31,7 @@ impl fmt::Display for ExportKind {
         f.write_str(match self {
             Self::Disk => "disk",
             Self::Dir => "dir",
+            Self::Scsi => "scsi",
         })
     }
 }
@@ -81,11 +85,14 @@ pub struct NewExport {
     /// Name of the disk that it serves, which is open by itself. Several exports may serve one that is read-only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<String>,
+    /// The disks of a SCSI device, each at its LUN. There may be none at first: they come and go while it serves.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub luns: Vec<NewUnit>,
     /// What a directory serves, and how.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<Directory>,
-    /// Number of queues the frontend may use: 1 to 256 for a disk, 1 to 64 request queues for a directory; with virtio-fs its
-    /// queue for urgent requests comes on top. When left out, as many as can be. With `listen` the clients that may be
+    /// Number of queues the frontend may use: 1 to 256 for a disk, 1 to 254 request queues for a SCSI device, to which its control
+    /// and event queues come, 1 to 64 request queues for a directory; with virtio-fs its queue for urgent requests comes on top. When left out, as many as can be. With `listen` the clients that may be
     /// connected, 1 to 1024; when left out 64 for a directory and 16 for a disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u16>,
@@ -96,10 +103,10 @@ pub struct NewExport {
     /// Serial number the guest of a disk sees, up to 20 ASCII characters; the name's first 20 characters when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
-    /// Logical block size of a disk in bytes, 512 or 4096; 512 when left out.
+    /// Logical block size of a disk, or of all disks of a SCSI device, in bytes, 512 or 4096; 512 when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_size: Option<u32>,
-    /// The write cache of a disk as a guest finds it; `on` when left out.
+    /// The write cache of a disk, or of all disks of a SCSI device, as a guest finds it; `on` when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_cache: Option<WriteCache>,
     /// Placement of its rings on workers; `shared` when left out.
@@ -119,6 +126,8 @@ pub struct NewExport {
 impl NewExport {
     /// Queues of one disk, at most: what vhost-user's multiqueue frontends in use can address.
     pub const QUEUES_MAX: u16 = 256;
+    /// Request queues of one SCSI device, at most: a vhost-user message names a queue by 8 bits, and two are for control and events.
+    pub const SCSI_QUEUES_MAX: u16 = 254;
     /// Request queues of one directory, at most.
     pub const REQUEST_QUEUES_MAX: u16 = 64;
     /// Connections of one stream, at most.
@@ -144,6 +153,7 @@ impl NewExport {
         match self.kind {
             ExportKind::Disk => self.check_disk(),
             ExportKind::Dir => self.check_dir(),
+            ExportKind::Scsi => self.check_scsi(),
         }
     }
 
@@ -183,6 +193,7 @@ impl NewExport {
             (ExportKind::Disk, true) => Self::DISK_CONNECTIONS_DEFAULT,
             (ExportKind::Dir, false) => Self::REQUEST_QUEUES_MAX,
             (ExportKind::Dir, true) => Self::CONNECTIONS_DEFAULT,
+            (ExportKind::Scsi, _) => Self::SCSI_QUEUES_MAX,
         })
     }
 
@@ -201,6 +212,7 @@ impl NewExport {
             _ if self.listen.is_some() => Self::CONNECTIONS_MAX,
             ExportKind::Disk => Self::QUEUES_MAX,
             ExportKind::Dir => Self::REQUEST_QUEUES_MAX,
+            ExportKind::Scsi => Self::SCSI_QUEUES_MAX,
         };
         if let Some(queues) = self.queues.filter(|queues| !(1..=most).contains(queues)) {
             return Err(FieldError::new("queues", format_args!("must be 1 to {most}, not {queues}")));
@@ -227,9 +239,8 @@ impl NewExport {
         if self.directory.is_some() {
             return Err(FieldError::new("directory", "goes with `kind = \"dir\"`: a disk has `storage`"));
         }
-        if let Some(size) = self.block_size.filter(|size| ![512, 4096].contains(size)) {
-            return Err(FieldError::new("block_size", format_args!("must be 512 or 4096, not {size}")));
-        }
+        self.refuse_luns()?;
+        self.check_block_size()?;
         let serial =
             |text: &&String| text.len() > Self::SERIAL_BYTES_MAX || !text.bytes().all(|b| (0x20..0x7f).contains(&b));
         if self.serial.as_ref().is_some_and(|text| serial(&text)) {
@@ -242,7 +253,39 @@ impl NewExport {
         }
     }
 
+    fn check_block_size(&self) -> Result<(), FieldError> {
+        match self.block_size.filter(|size| ![512, 4096].contains(size)) {
+            Some(size) => Err(FieldError::new("block_size", format_args!("must be 512 or 4096, not {size}"))),
+            None => Ok(()),
+        }
+    }
+
+    fn refuse_luns(&self) -> Result<(), FieldError> {
+        if self.luns.is_empty() {
+            return Ok(());
+        }
+        Err(FieldError::new("luns", "goes with `kind = \"scsi\"`: a disk has `storage`, a directory `directory`"))
+    }
+
+    fn check_scsi(&self) -> Result<(), FieldError> {
+        let of_others = [
+            ("storage", self.storage.is_some()),
+            ("disk", self.disk.is_some()),
+            ("directory", self.directory.is_some()),
+        ];
+        if let Some((field, _)) = of_others.iter().find(|(_, given)| *given) {
+            let message = "is not for a SCSI device: name its disks, as in luns = [{ lun = 0, disk = \"root\" }]";
+            return Err(FieldError::new(*field, message));
+        }
+        if self.serial.is_some() {
+            return Err(FieldError::new("serial", "is for one disk: each of `luns` has its own"));
+        }
+        self.check_block_size()?;
+        check_units(&self.luns)
+    }
+
     fn check_dir(&self) -> Result<(), FieldError> {
+        self.refuse_luns()?;
         let of_disks = [
             ("storage", self.storage.is_some()),
             ("disk", self.disk.is_some()),

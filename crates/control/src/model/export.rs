@@ -5,6 +5,7 @@ use super::latency::LatencySummary;
 use super::limits::Limits;
 use super::p9::{P9Info, SecurityModel};
 use super::sandbox::SandboxInfo;
+use super::scsi::Unit;
 use super::upgrade::Takeover;
 use super::volume::VolumeInfo;
 use serde::{Deserialize, Serialize};
@@ -167,6 +168,9 @@ pub struct Export {
     /// What a directory serves; absent for a disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<DirectoryInfo>,
+    /// The logical units of a SCSI device, by LUN; absent for other devices.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub luns: Vec<Unit>,
     /// Path of the vhost-user socket, `fd N` for an inherited one, or the address of a stream.
     pub socket: String,
     /// Whether a frontend is there.
@@ -177,7 +181,8 @@ pub struct Export {
     /// Names of the negotiated virtio and vhost-user features, as in the virtio specification without their prefix;
     /// empty when no frontend is connected.
     pub features: Vec<String>,
-    /// Number of queues the device offers; for a directory the request queues, without the one for urgent requests; for a
+    /// Number of queues the device offers; for a directory the request queues, without the one for urgent requests, for a SCSI
+    /// device the request queues, without those for control and events; for a
     /// stream the clients that may be connected.
     pub queues_max: u16,
     /// Placement as it was set.
@@ -246,7 +251,7 @@ pub struct RingInfo {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RingFigures {
     /// Requests taken, by kind: for a disk `read`, `write`, `flush`, `discard`, `write_zeroes` and `get_id`
-    /// (VIRTIO_BLK_T_IN and so on), for a directory the FUSE operations, as in `lookup` or `getattr`, or the 9P messages, as in
+    /// (VIRTIO_BLK_T_IN and so on), for a SCSI device those and `compare_and_write`, `other` commands and `task_management`, for a directory the FUSE operations, as in `lookup` or `getattr`, or the 9P messages, as in
     /// `Twalk` or `Tlopen`. What did not come yet may be absent.
     pub requests: BTreeMap<String, u64>,
     /// Requests that were refused as they came: of an unknown type or a wrong form.

@@ -15,6 +15,7 @@ mod place;
 pub mod policy;
 mod pull;
 mod sandbox;
+mod scsi;
 mod snapshot;
 mod upgrade;
 mod volume;
@@ -39,11 +40,12 @@ pub use p9::{P9Info, Protocol, SecurityModel};
 pub use place::NO_NBD;
 pub use pull::{NewPull, PullDisk};
 pub use sandbox::{FileSystem, LandlockInfo, SandboxInfo, SeccompState};
+pub use scsi::{NewUnit, Unit};
 pub use snapshot::{NewSnapshot, SnapshotDisk};
 pub use upgrade::{NewUpgrade, Takeover};
 pub use values::{
     ByteSize, CachePolicy, CpuList, Execution, Favour, FieldError, FileHandles, FileMode, IntentLog, Listen, LogFile,
-    MemoryFile, MigrationMode, MigrationOnError, Multidevs, Negotiation, ParseError, Placement, PolicyMode, Poll,
+    Lun, MemoryFile, MigrationMode, MigrationOnError, Multidevs, Negotiation, ParseError, Placement, PolicyMode, Poll,
     Readdirplus, Span, SyncMode, Tls,
 };
 pub use volume::VolumeInfo;

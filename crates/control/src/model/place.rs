@@ -69,6 +69,9 @@ impl NewExport {
         if self.socket.is_some() || self.socket_fd.is_some() {
             return Err(FieldError::new("listen", "excludes a vhost-user socket: give one of the two"));
         }
+        if self.kind == ExportKind::Scsi {
+            return Err(FieldError::new("listen", "is for NBD and 9p: a SCSI device has a vhost-user `socket`"));
+        }
         if self.kind == ExportKind::Dir
             && self.directory.as_ref().is_none_or(|directory| directory.protocol != Protocol::P9)
         {
@@ -101,7 +104,7 @@ impl NewExport {
 
     fn check_tls(&self) -> Result<(), FieldError> {
         let Some(tls) = &self.tls else { return Ok(()) };
-        if self.kind == ExportKind::Dir {
+        if self.kind != ExportKind::Disk {
             return Err(FieldError::new("tls", "is for disks over NBD: directories are served without"));
         }
         if self.listen.is_none() {

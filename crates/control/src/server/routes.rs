@@ -45,6 +45,7 @@ pub(super) fn described() -> OpenApiRouter<Arc<dyn Daemon>> {
         .routes(routes!(ring_get))
         .routes(routes!(ring_worker, ring_attach))
         .merge(super::disks::described())
+        .merge(super::units::described())
         .merge(super::jobs::described())
         .merge(super::groups::described())
         .merge(super::policy::described())

@@ -59,6 +59,45 @@ fn json_is_what_the_api_says() {
 }
 
 #[test]
+fn the_disks_of_a_scsi_device_come_and_go() {
+    let served = Served::new();
+    for disk in ["system", "data", "spare"] {
+        assert_eq!(ctl(&served, &format!("disk add {disk} --image /images/{disk}.img")).0, 0);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("scsi.toml");
+    let luns = "luns = [{ lun = 0, disk = 'system' }, { lun = '1:7', disk = 'data', serial = 'D7' }]";
+    std::fs::write(&file, format!("name = 'vm1'\nkind = 'scsi'\nsocket = '/run/vm1.sock'\n{luns}\n")).unwrap();
+    prints(&served, &format!("export add --file {}", file.display()), "export-add-scsi.txt");
+    prints(&served, "lun add vm1 2 spare --serial S2", "lun-add.txt");
+    prints(&served, "lun list", "lun-list.txt");
+    prints(&served, "export show vm1", "export-show-scsi.txt");
+    let (_, text) = ctl(&served, "lun list vm1 --json");
+    let units: Value = serde_json::from_str(&text).unwrap();
+    let client = control::client::Client::new(served.socket()).unwrap();
+    assert_eq!(client.get::<Value>("/v1/exports/vm1/luns").unwrap(), units);
+    let (_, all) = ctl(&served, "lun list --json");
+    assert_eq!(serde_json::from_str::<Value>(&all).unwrap()["vm1"], units);
+    assert_eq!(ctl(&served, "lun remove vm1 1:7"), (0, "removed LUN 1:7 of export vm1\n".into()));
+    assert_eq!(ctl(&served, "lun remove vm1 0 --json"), (0, String::new()));
+    for (words, message) in [
+        ("lun remove vm1 9", "export `vm1` has no LUN 9 (no-such-lun)"),
+        ("lun add none 1 spare", "there is no export `none`"),
+        ("lun add root 1 spare", "export `root` cannot do this: it is no SCSI device"),
+        ("lun add vm1 2 spare", "lun: is taken"),
+        ("lun add vm1 3 none", "disk: there is no disk `none`: add it first"),
+        ("lun list none", "there is no export `none`"),
+    ] {
+        let (status, text) = ctl(&served, words);
+        assert!(status == 1 && text.starts_with(message), "{words}: {text}");
+    }
+    let (status, text) = ctl(&served, "lun add vm1 16384 spare");
+    assert!(status == 2 && text.contains("`16384` is not a LUN: its number, 0 to 16383"), "{text}");
+    let (status, text) = ctl(&served, "lun add vm1 3 spare --serial ''");
+    assert!(status == 1 && text.starts_with("serial: must be 1 to 36 printable ASCII"), "{text}");
+}
+
+#[test]
 fn the_policy_is_shown_followed_changed_and_saved() {
     let served = Served::new();
     assert_eq!(ctl(&served, "worker new --poll fixed=20").0, 0);

@@ -3,6 +3,7 @@
 use super::kind::Kind;
 use super::request::DiskRequest;
 use crate::attachment::Attachment;
+use crate::buffers;
 use crate::label::Label;
 use crate::limit::TURN_BYTES_MAX;
 use crate::queue::{Broken, Queue};
@@ -90,7 +91,7 @@ impl DiskRing {
                 request.filled = len;
                 self.turns.figures.bytes_read.add(len);
                 self.turns.begun_bytes += len;
-                add_buffers(&mut request.task.buffers, chain.writable_segments(), 0, len);
+                buffers::add(&mut request.task.buffers, chain.writable_segments(), 0, len);
                 request.task.begin(Operation::Read { offset });
                 self.submit(head, len, io);
             }
@@ -98,7 +99,7 @@ impl DiskRing {
                 slot.kind = Kind::Write as usize;
                 self.turns.figures.bytes_written.add(len);
                 self.turns.begun_bytes += len;
-                add_buffers(&mut request.task.buffers, readable, HEADER, len);
+                buffers::add(&mut request.task.buffers, readable, HEADER, len);
                 request.task.begin(Operation::Write { offset, durable: self.terms.write_through });
                 self.submit(head, len, io);
             }
@@ -286,24 +287,6 @@ fn split_status(writable: &[Segment]) -> (Option<NonNull<u8>>, u64) {
         NonNull::new(unsafe { last.ptr().add(last.len() - 1) })
     });
     (place, bytes.saturating_sub(1))
-}
-
-/// Adds `len` bytes of `segments`, from byte `skip` on, to a task's buffers.
-fn add_buffers(buffers: &mut Vec<libc::iovec>, segments: &[Segment], mut skip: usize, mut len: u64) {
-    for iovec in Segment::as_iovecs(segments) {
-        if len == 0 {
-            return;
-        }
-        let cut = skip.min(iovec.iov_len);
-        skip -= cut;
-        let take = (iovec.iov_len - cut).min(usize::try_from(len).unwrap_or(usize::MAX));
-        if take > 0 {
-            // SAFETY: `cut` is at most the segment's length.
-            let iov_base = unsafe { iovec.iov_base.cast::<u8>().add(cut) }.cast();
-            buffers.push(libc::iovec { iov_base, iov_len: take });
-            len -= take as u64;
-        }
-    }
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ impl Door {
                 let clients: Arc<dyn Clients> = match served {
                     Served::P9(p9) => p9.clone(),
                     Served::Disk(disk) => disk.clone(),
-                    Served::Directory(_) => return Err(ExportError::NoStream),
+                    Served::Directory(_) | Served::Scsi(_) => return Err(ExportError::NoStream),
                 };
                 let shown = listener.to_string();
                 return Ok((Door::Stream(listener, clients), shown));

@@ -39,6 +39,7 @@ impl Export {
             last_error: state.last_error.clone(),
             write_back: match &self.served {
                 Served::Disk(disk) => disk.write_back(),
+                Served::Scsi(scsi) => scsi.write_back(),
                 Served::Directory(_) | Served::P9(_) => None,
             },
             shown: Some(self.socket.clone()),
@@ -50,7 +51,7 @@ impl Export {
     pub fn certificates(&self) -> Option<&Certificates> {
         match &self.served {
             Served::Disk(disk) => disk.nbd.tls.as_deref(),
-            Served::Directory(_) | Served::P9(_) => None,
+            Served::Directory(_) | Served::P9(_) | Served::Scsi(_) => None,
         }
     }
 
@@ -63,7 +64,7 @@ impl Export {
     ) -> Result<Option<(FuseSession, passthrough::Handed)>, passthrough::NotHandedOver> {
         match &self.served {
             Served::Directory(directory) => directory.hand_over_session().map(Some),
-            Served::Disk(_) | Served::P9(_) => Ok(None),
+            Served::Disk(_) | Served::P9(_) | Served::Scsi(_) => Ok(None),
         }
     }
 }

@@ -1,11 +1,10 @@
-//! A disk whose rings take nothing for a moment, so that another storage can come behind it.
+//! Disks whose rings take nothing for a moment, so that another storage can come behind one.
 //!
 //! A ring that is held goes on with what it has taken, moves between workers, and is told of changes; it only takes no more. While
 //! rings are held none starts and none stops: what an earlier life has left to be done is started by a ring that begins or ends.
 //! Requests are not counted for this: a ring asks its virtqueue what is in flight, as it does when it stops.
 
-use super::Export;
-use crate::disk::Disk;
+use super::{Export, Served};
 use crate::rings::Running;
 use crate::{ExportError, Ring};
 use engine::EngineError;
@@ -19,7 +18,6 @@ const LOOK_AGAIN_AFTER: Duration = Duration::from_micros(200);
 /// The rings of a disk, of which none takes a request and none has one in flight. Dropped, they go on.
 pub struct Held<'a> {
     export: &'a Export,
-    disk: Arc<Disk>,
     /// The number of the order, from 1 on: what rings hear late is told from what they are to hear now.
     order: u64,
     rings: Vec<(u16, Running)>,
@@ -30,14 +28,16 @@ impl Export {
     /// Holds the rings of a disk, and waits until everything that they have taken is answered.
     ///
     /// # Errors
-    /// That is not so by this time, a worker hangs, or it is no disk: the rings go on as if nothing had been.
+    /// That is not so by this time, a worker hangs, or it is a directory: the rings go on as if nothing had been.
     pub fn hold(&self, by: Instant) -> Result<Held<'_>, ExportError> {
-        let disk = self.served_disk()?.clone();
+        if matches!(self.served, Served::Directory(_) | Served::P9(_)) {
+            return Err(ExportError::NoCapacity);
+        }
         self.shared.rings.take_changes()?;
         let mut steady = self.steady(by)?;
         *steady += 1;
         let (order, rings) = (*steady, self.shared.rings.running());
-        let held = Held { export: self, disk, order, rings, _steady: steady };
+        let held = Held { export: self, order, rings, _steady: steady };
         // What a ring had in flight that was lost with its worker nobody knows.
         if let Some(why) = self.failure() {
             return Err(ExportError::Failed(why));
@@ -93,16 +93,25 @@ impl Export {
 }
 
 impl Held<'_> {
-    /// Lets another storage stand behind the disk: its rings go on with that, and so do all that start from now on. Whoever calls
-    /// keeps the one before until nobody else has it: a worker must not be the one who closes it.
-    pub fn put(&self, storage: Arc<dyn Storage>) {
-        self.disk.set_storage(storage);
+    /// Lets another storage stand behind the disk, or the unit, that has `before`: its rings go on with that, and so do all that start
+    /// from now on. Whoever calls keeps the one before until nobody else has it: a worker must not be the one who closes it.
+    pub fn put(&self, before: &Arc<dyn Storage>, storage: &Arc<dyn Storage>) {
+        match &self.export.served {
+            Served::Disk(disk) => disk.set_storage(storage.clone()),
+            Served::Scsi(scsi) => scsi.set_storage(before, storage),
+            Served::Directory(_) | Served::P9(_) => {}
+        }
     }
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.export.shared.rings.order(&self.rings, self.disk.releaser(self.order));
+        let (rings, order) = (&self.export.shared.rings, self.order);
+        match &self.export.served {
+            Served::Disk(disk) => rings.order(&self.rings, disk.releaser(order)),
+            Served::Scsi(scsi) => rings.order(&self.rings, scsi.releaser(order)),
+            Served::Directory(_) | Served::P9(_) => {}
+        }
     }
 }
 

@@ -3,10 +3,12 @@
 use super::{Export, Served};
 use crate::ExportError;
 use crate::disk::Disk;
+use crate::scsi::Scsi;
+use crate::{UnitOptions, UnitStatus};
 use engine::Execution;
 use std::sync::Arc;
 use storage::VolumeControl;
-use values::SyncMode;
+use values::{Lun, SyncMode};
 
 impl Export {
     /// Changes where the system calls behind it run.
@@ -19,6 +21,7 @@ impl Export {
             Served::Disk(disk) => Ok(disk.storage().set_execution(execution)?),
             Served::Directory(directory) => directory.set_execution(&self.shared.rings, execution),
             Served::P9(p9) => p9.set_execution(&self.shared.rings, execution),
+            Served::Scsi(scsi) => scsi.storages().iter().try_for_each(|storage| Ok(storage.set_execution(execution)?)),
         }
     }
 
@@ -44,15 +47,53 @@ impl Export {
     pub(super) fn served_disk(&self) -> Result<&Arc<Disk>, ExportError> {
         match &self.served {
             Served::Disk(disk) => Ok(disk),
+            Served::Scsi(_) => Err(ExportError::ManyCapacities),
             Served::Directory(_) | Served::P9(_) => Err(ExportError::NoCapacity),
         }
     }
 
-    fn with_volume(&self, ask: impl FnOnce(&dyn VolumeControl) -> Result<(), ExportError>) -> Result<(), ExportError> {
+    fn served_scsi(&self) -> Result<&Arc<Scsi>, ExportError> {
         match &self.served {
-            Served::Disk(disk) => ask(disk.storage().volume().ok_or(ExportError::NoIntentLog)?),
-            Served::Directory(_) | Served::P9(_) => Err(ExportError::NoIntentLog),
+            Served::Scsi(scsi) => Ok(scsi),
+            _ => Err(ExportError::NoUnits),
         }
+    }
+
+    fn with_volume(&self, ask: impl Fn(&dyn VolumeControl) -> Result<(), ExportError>) -> Result<(), ExportError> {
+        let storages = match &self.served {
+            Served::Disk(disk) => vec![disk.storage()],
+            Served::Scsi(scsi) => scsi.storages(),
+            Served::Directory(_) | Served::P9(_) => Vec::new(),
+        };
+        let volumes: Vec<_> = storages.iter().filter_map(|storage| storage.volume()).collect();
+        if volumes.is_empty() {
+            return Err(ExportError::NoIntentLog);
+        }
+        volumes.into_iter().try_for_each(ask)
+    }
+
+    /// The logical units of a SCSI device.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn units(&self) -> Result<Vec<UnitStatus>, ExportError> {
+        Ok(self.served_scsi()?.status())
+    }
+
+    /// Adds a logical unit to a SCSI device, and tells its guest.
+    ///
+    /// # Errors
+    /// It is none, no unit can have this geometry, or a worker hangs.
+    pub fn add_unit(&self, options: UnitOptions) -> Result<UnitStatus, ExportError> {
+        self.served_scsi()?.add(&self.shared.rings, options)
+    }
+
+    /// Takes a logical unit out of a SCSI device, and tells its guest. Whoever calls holds its storage.
+    ///
+    /// # Errors
+    /// It is none, a worker hangs, or requests on the unit are still under way after a second: it is out of the device all the same.
+    pub fn remove_unit(&self, lun: Lun) -> Result<(), ExportError> {
+        self.served_scsi()?.remove(&self.shared.rings, lun)
     }
 
     /// Whether the storage behind a disk may come to have this capacity.
@@ -61,7 +102,10 @@ impl Export {
     /// A capacity that is not a multiple of the block size; a directory; a worker that hangs.
     pub fn check_capacity(&self, capacity_bytes: u64) -> Result<(), ExportError> {
         self.shared.rings.take_changes()?;
-        self.served_disk()?.check_capacity(capacity_bytes)
+        match &self.served {
+            Served::Scsi(scsi) => scsi.check_capacity(capacity_bytes),
+            _ => self.served_disk()?.check_capacity(capacity_bytes),
+        }
     }
 
     /// The storage behind a disk has another capacity than before: tells the rings, then the guest.
@@ -69,6 +113,9 @@ impl Export {
     /// # Errors
     /// A capacity that no disk can have; a directory.
     pub fn follow_capacity(&self) -> Result<(), ExportError> {
+        if let Served::Scsi(scsi) = &self.served {
+            return scsi.follow_capacity(&self.shared.rings);
+        }
         self.served_disk()?.follow_capacity(&self.shared.rings)?;
         self.shared.tell_config();
         Ok(())

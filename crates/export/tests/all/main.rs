@@ -4,3 +4,4 @@ mod disk;
 mod nbd;
 mod p9;
 mod p9_stream;
+mod scsi;

@@ -30,6 +30,9 @@ pub fn add_devices(command: &mut Command, qemu: &Path, devices: &[Device]) -> Re
                 let chardev = format!(",reconnect-ms={again_after_ms}");
                 add_server(command, index, socket, &chardev, &format!("vhost-user-blk-pci,num-queues={queues}"))?;
             }
+            Device::Scsi { socket, queues } => {
+                add_server(command, index, socket, "", &format!("vhost-user-scsi-pci,num_queues={queues}"))?;
+            }
             Device::Directory { socket, tag, queues } => {
                 let options = format!(
                     "vhost-user-fs-pci,tag={tag},queue-size={DIRECTORY_QUEUE_SIZE},num-request-queues={queues}"

@@ -37,14 +37,19 @@ impl Daemon {
         change: impl FnOnce() -> Result<Vec<Next>, ApiError>,
     ) -> Result<Vec<Arc<dyn Storage>>, ApiError> {
         let mut exports: Vec<(usize, Arc<Export>)> = Vec::new();
+        let mut before = Vec::new();
         for (number, disk) in disks.iter().enumerate() {
             let (present, users) = self.disks.get(disk.name())?;
             if !Arc::ptr_eq(&present, disk) {
                 // Another one has its name by now.
                 return Err(DiskError::Missing { name: disk.name().to_owned() }.into());
             }
+            before.push(disk.storage());
             for User::Export(name) in users {
-                exports.push((number, self.get(&name)?));
+                // A SCSI device may have several of them.
+                if exports.iter().all(|(_, export)| export.name() != name) {
+                    exports.push((number, self.get(&name)?));
+                }
             }
         }
         let by = Instant::now() + HOLD_PATIENCE;
@@ -58,17 +63,16 @@ impl Daemon {
                 },
                 error => convert::export_error(error, export.name()),
             };
-            held.push((*number, export.hold(by).map_err(refused)?));
+            held.push(export.hold(by).map_err(refused)?);
         }
         let next = change()?;
         debug_assert_eq!(next.len(), disks.len(), "one for each");
-        let put = |(number, (disk, next)): (usize, (&Arc<Disk>, Next))| {
-            for (_, held) in held.iter().filter(|(of, _)| *of == number) {
-                held.put(next.storage.clone());
-            }
+        let put = |(before, (disk, next)): (Arc<dyn Storage>, (&Arc<Disk>, Next))| {
+            held.iter().for_each(|held| held.put(&before, &next.storage));
+            drop(before);
             disk.replace(next.spec, next.storage)
         };
-        let before = disks.iter().zip(next).enumerate().map(put).collect();
+        let before = before.into_iter().zip(disks.iter().zip(next)).map(put).collect();
         drop(held);
         // Workers may hold descriptors of what is to be closed.
         self.engine().sweep_files();

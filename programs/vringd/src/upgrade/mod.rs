@@ -81,6 +81,11 @@ impl Upgrade {
         self.descriptions().insert(new.name.clone(), new);
     }
 
+    /// The description of an export has changed.
+    pub(crate) fn redescribe(&self, name: &str, change: impl FnOnce(&mut NewExport)) {
+        self.descriptions().get_mut(name).map(change);
+    }
+
     /// An export is gone.
     pub(crate) fn forget(&self, name: &str) {
         self.descriptions().remove(name);

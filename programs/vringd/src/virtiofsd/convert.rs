@@ -57,6 +57,7 @@ pub(crate) fn launch(options: Options) -> Result<Launch, Failure> {
         tls: None,
         storage: None,
         disk: None,
+        luns: Vec::new(),
         directory: Some(directory),
         queues: Some(options.queues),
         queue_size: None,

@@ -16,12 +16,14 @@ pub(crate) use served::Served;
 use choices::{decisions, placement};
 use contents::{directory_info, storage_info, volume_of};
 use control::error::RingRefs;
+use control::model::config::ExportKind;
 use control::model::policy::{PlacementPolicy, Policy, PolicyRecord, PolicySettings, WorkerPolicy, WorkerRecord};
 use control::model::{
     Attach, Bitmap, Disk, Export, Favour, FileSystem, Frontend, Group, GroupSettings, Info, Job, JobSettings, JobState,
-    LATENCY_BOUNDS_US, LandlockInfo, Limits, NewBitmap, NewDisk, NewExport, NewGroup, NewJob, NewSnapshot, NewWorker,
-    Owner, PolicyMode, Protocol, Rates, Resize, RingFigures, RingInfo, RingRef, RingState, SandboxInfo, SeccompState,
-    SessionFigures, SessionState, Settings, Worker, WorkerFigures, WorkerState,
+    LATENCY_BOUNDS_US, LandlockInfo, Limits, Lun, NewBitmap, NewDisk, NewExport, NewGroup, NewJob, NewSnapshot,
+    NewUnit, NewWorker, Owner, PolicyMode, Protocol, Rates, Resize, RingFigures, RingInfo, RingRef, RingState,
+    SandboxInfo, SeccompState, SessionFigures, SessionState, Settings, StorageInfo, Unit, Worker, WorkerFigures,
+    WorkerState,
 };
 use control::{ApiError, Daemon, Scope};
 use disk::{DiskError, StorageSpec, User, listed, may_use};
@@ -59,6 +61,14 @@ impl Books {
         let using = self.exports.iter().filter(|export| export.disk.as_deref() == Some(name));
         let users = using.map(|export| User::Export(export.name.clone())).collect();
         Ok(Disk { users, ..disk.clone() })
+    }
+
+    /// A unit that is to be.
+    fn unit(&self, new: &NewUnit, block_size_bytes: u32) -> Result<Unit, ApiError> {
+        let missing =
+            |error| ApiError::InvalidField { field: "disk".into(), message: format!("{error}: add it first") };
+        let storage = StorageInfo { block_size_bytes, ..self.disk(&new.disk).map_err(missing)?.storage };
+        Ok(Unit { lun: new.lun, disk: new.disk.clone(), serial: new.serial(), storage })
     }
 }
 
@@ -193,6 +203,7 @@ impl Daemon for Fake {
                 .map_err(|error| ApiError::InvalidField { field: "disk".into(), message: error.to_string() })?;
             storage = Some(disk.storage);
         }
+        let luns = new.luns.iter().map(|unit| books.unit(unit, new.block_size_bytes())).collect::<Result<_, _>>()?;
         let directory = new.directory.as_ref().map(|directory| directory_info(directory, &new.name));
         // The queue for urgent requests comes first.
         let urgent = new.directory.as_ref().is_some_and(|directory| directory.protocol == Protocol::Virtiofs);
@@ -206,6 +217,7 @@ impl Daemon for Fake {
             storage,
             disk: new.disk.clone(),
             directory,
+            luns,
             socket,
             state: SessionState::Listening,
             frontend: None,
@@ -298,6 +310,31 @@ impl Daemon for Fake {
     fn disk(&self, name: &str) -> Result<Disk, ApiError> {
         let found = self.disks()?.into_iter().find(|disk| disk.name == name);
         Ok(found.ok_or_else(|| DiskError::Missing { name: name.into() })?)
+    }
+
+    fn unit_add(&self, export: &str, new: NewUnit) -> Result<Unit, ApiError> {
+        let mut unit = self.books.lock().unwrap().unit(&new, 512)?;
+        self.with(export, |export| {
+            if export.kind != ExportKind::Scsi {
+                let message = "it is no SCSI device".to_owned();
+                return Err(ApiError::Unsupported { export: export.name.clone(), message });
+            }
+            if export.luns.iter().any(|unit| unit.lun == new.lun) {
+                return Err(ApiError::InvalidField { field: "lun".into(), message: "is taken".into() });
+            }
+            unit.storage.block_size_bytes = export.luns.first().map_or(512, |unit| unit.storage.block_size_bytes);
+            export.luns.push(unit.clone());
+            Ok(unit)
+        })
+    }
+
+    fn unit_remove(&self, export: &str, lun: Lun) -> Result<(), ApiError> {
+        self.with(export, |export| {
+            let before = export.luns.len();
+            export.luns.retain(|unit| unit.lun != lun);
+            let gone = export.luns.len() < before;
+            if gone { Ok(()) } else { Err(ApiError::NoSuchUnit { export: export.name.clone(), lun }) }
+        })
     }
 
     fn disk_add(&self, new: NewDisk) -> Result<Disk, ApiError> {

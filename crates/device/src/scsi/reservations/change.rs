@@ -107,6 +107,9 @@ impl Reservations {
             self.check_count()?;
         }
         self.check_count()?;
+        if list.survives_power_loss && self.volatile {
+            return Err(Sense::list_bit(20, 0).into());
+        }
         self.survives_power_loss = list.survives_power_loss;
         self.count_generation();
         Ok(())
@@ -234,6 +237,9 @@ impl Reservations {
             self.registrations.remove(&nexus);
         }
         self.check_count()?;
+        if list.survives_power_loss && self.volatile {
+            return Err(Sense::list_bit(17, 0).into());
+        }
         self.survives_power_loss = list.survives_power_loss;
         self.count_generation();
         Ok(())

@@ -150,6 +150,7 @@ impl Reservations {
             reservation,
             generation: le32::<{ at::GENERATION }, _>(header),
             survives_power_loss: flags & SURVIVES_POWER_LOSS != 0,
+            volatile: false,
             reserved: is_reserved.then_some(reserved),
         })
     }

@@ -61,10 +61,11 @@ impl Reservations {
         const TMV: u8 = 0x80;
         const PTPL_A: u8 = 0x01;
         let active = if self.survives_power_loss { PTPL_A } else { 0 };
+        let persistence = if self.volatile { 0 } else { PTPL_C };
         let types = Kind::ALL.into_iter().fold(0_u16, |mask, kind| mask | 1 << kind.code());
         // The mask has the types 0 to 7 in its first byte, and the others in the second.
         let [high, low] = types.to_be_bytes();
-        [0, 8, CRH | SIP_C | ATP_C | PTPL_C, TMV | active, low, high, 0, 0]
+        [0, 8, CRH | SIP_C | ATP_C | persistence, TMV | active, low, high, 0, 0]
     }
 
     /// SPC-5, "READ FULL STATUS service action".

@@ -59,12 +59,19 @@ pub struct Reservations {
     pub(super) survives_power_loss: bool,
     /// The reservation of RESERVE (6); there are no registrations then.
     pub(super) reserved: Option<Nexus>,
+    /// There is no file: APTPL is refused.
+    pub(super) volatile: bool,
 }
 
 impl Reservations {
     /// None.
     pub fn new() -> Reservations {
         Reservations::default()
+    }
+
+    /// None, and whoever wants them to survive a loss of power is refused: nobody stores them.
+    pub fn volatile() -> Reservations {
+        Reservations { volatile: true, ..Reservations::default() }
     }
 
     /// The persistent reservation.
@@ -166,7 +173,7 @@ impl Reservations {
         if self.survives_power_loss {
             Reservations { generation: 0, reserved: None, ..self }
         } else {
-            Reservations::default()
+            Reservations { volatile: self.volatile, ..Reservations::default() }
         }
     }
 

@@ -39,7 +39,7 @@ fn requests_wait_and_go_to_the_storage_that_came_meanwhile() {
     guest.kick.write(1).unwrap();
     std::thread::sleep(A_WHILE);
     assert_eq!(guest.used_idx(), 1);
-    held.put(two.clone());
+    held.put(&two, &two);
     std::thread::sleep(A_WHILE);
     assert_eq!(guest.used_idx(), 1);
     drop(held);
@@ -60,7 +60,7 @@ fn requests_wait_and_go_to_the_storage_that_came_meanwhile() {
         let ends = scope.spawn(|| frontend.get_vring_base(0).unwrap());
         std::thread::sleep(A_WHILE);
         assert!(!ends.is_finished());
-        held.put(one.clone());
+        held.put(&one, &one);
         drop(held);
         ends.join().unwrap();
     });
@@ -94,7 +94,8 @@ fn what_does_not_end_lets_the_rings_go_on() {
         client.post(&Request::write(1024, &[3; 512]));
         std::thread::sleep(A_WHILE);
         assert_eq!(server.in_flight(), 0);
-        held.put(Arc::new(server::memory(1 << 20)));
+        let next: Arc<dyn Storage> = Arc::new(server::memory(1 << 20));
+        held.put(&next, &next);
     });
     for _ in 0..3 {
         assert_eq!(client.answer().errno, 0);

@@ -1,0 +1,28 @@
+//! A SCSI device: virtio-scsi on one side, a storage for each of its logical units on the other.
+//!
+//! | file | concern |
+//! |---|---|
+//! | `device` | its part in a session |
+//! | `units` | what all rings know of its units |
+//! | `ring`, `request` | request queues: from a chain to a unit, and back |
+//! | `commands`, `work` | what a command does, and what is left of it between two steps of a storage |
+//! | `reserve` | reservations |
+//! | `control`, `tasks` | the control queue: task management |
+//! | `events` | the event queue |
+
+mod commands;
+mod control;
+mod device;
+mod events;
+mod kind;
+mod request;
+mod reserve;
+mod ring;
+mod tasks;
+mod units;
+mod work;
+
+pub(crate) use device::Scsi;
+pub use device::ScsiOptions;
+use tasks::Which;
+pub use units::{UnitOptions, UnitStatus};

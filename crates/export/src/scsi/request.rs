@@ -1,0 +1,66 @@
+//! One SCSI command in flight.
+
+use super::work::Work;
+use device::scsi::{Buffers, ResponseBytes};
+use storage::Task;
+use vring::Segment;
+
+/// A device's part of a request.
+pub(crate) struct ScsiRequest {
+    pub(crate) task: Task,
+    /// Where the response goes.
+    response: Vec<Segment>,
+    /// The data of its chain.
+    pub(crate) buffers: Buffers,
+    /// The unit that it is for, by its place in the ring.
+    pub(crate) unit: Option<u16>,
+    /// Its place among all that the ring has taken.
+    pub(crate) number: u64,
+    /// What task management names it by.
+    pub(crate) tag: u64,
+    pub(crate) work: Work,
+    /// The next completion is ours, not the storage's: others have had their turns.
+    pub(crate) between: bool,
+}
+
+impl ScsiRequest {
+    pub(crate) fn new() -> ScsiRequest {
+        ScsiRequest {
+            task: Task::new(),
+            response: Vec::new(),
+            buffers: Buffers { out_bytes: 0, in_bytes: 0 },
+            unit: None,
+            number: 0,
+            tag: 0,
+            work: Work::Answer { moved: 0 },
+            between: false,
+        }
+    }
+
+    /// A chain whose first `response_bytes` writable bytes are for the response.
+    #[inline]
+    pub(crate) fn begin(&mut self, writable: &[Segment], response_bytes: usize, number: u64) {
+        self.response.clear();
+        let mut found = 0;
+        for segment in writable.iter().take_while(|segment| {
+            let more = found < response_bytes;
+            found += segment.len();
+            more
+        }) {
+            self.response.push(*segment);
+        }
+        self.buffers = Buffers { out_bytes: 0, in_bytes: 0 };
+        (self.unit, self.number, self.work) = (None, number, Work::Answer { moved: 0 });
+        self.task.buffers.clear();
+    }
+
+    /// Writes the response where the driver looks for it, and says how many bytes that are.
+    #[inline]
+    pub(crate) fn answer(&mut self, response: &ResponseBytes) -> u64 {
+        self.task.rest();
+        self.work = Work::Answer { moved: 0 };
+        let written = vring::copy::write_at(&self.response, 0, response);
+        self.response.clear();
+        written as u64
+    }
+}

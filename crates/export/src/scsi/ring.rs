@@ -1,0 +1,403 @@
+//! A request queue, and the units behind it: the attachment. Kick to notification passes through this file.
+
+use super::kind::Kind;
+use super::request::ScsiRequest;
+use super::tasks::Which;
+use super::units::{List, Unit, has_target};
+use crate::attachment::Attachment;
+use crate::label::Label;
+use crate::limit::TURN_BYTES_MAX;
+use crate::queue::{Broken, Queue};
+use crate::turns::{BATCH_MAX, Turns};
+use crate::virtqueue::Virtqueue;
+use device::scsi::reservations::Gate;
+use device::scsi::{
+    Address, HEAD_BYTES_MAX, Response, ResponseCode, Sense, Sizes, Status, Unit as Facts, decode_request,
+};
+use engine::{Completion, Io, Token};
+use std::sync::Arc;
+use storage::kit::Jobs;
+use storage::{Step, Storage};
+use values::Lun;
+use vhost_user::RingStart;
+
+/// Requests that complete while they are started are shown to the driver in groups of this size: it works on the first while
+/// we work on the next.
+const PUBLISH_EVERY: usize = 16;
+/// Bytes of ours that the requests of one ring keep, at most: one more than that is answered TASK SET FULL.
+pub(super) const KEPT_BYTES_MAX: usize = 4 << 20;
+
+/// What all request queues of a device are told, each with its own copy, so that a request looks at no shared state.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) sizes: Sizes,
+    /// `VIRTIO_SCSI_F_INOUT` was negotiated.
+    pub(crate) inout: bool,
+}
+
+/// A unit as a ring knows it.
+pub(super) struct Entry {
+    pub(super) unit: Arc<Unit>,
+    /// What requests drive.
+    pub(super) storage: Arc<dyn Storage>,
+    /// The version of what follows.
+    version: u64,
+    pub(super) facts: Facts,
+    /// Something is to be told first.
+    pub(super) attention: bool,
+    pub(super) gate: Gate,
+    /// Requests of the ring that are under way there.
+    in_flight: u32,
+    /// It is not in the device any more.
+    gone: bool,
+}
+
+impl Entry {
+    fn new(unit: Arc<Unit>) -> Result<Entry, Broken> {
+        let storage = unit.driven()?;
+        let (version, state) = unit.state();
+        let (attention, gate) = (state.attention(), state.gate());
+        Ok(Entry { unit, storage, version, facts: state.facts, attention, gate, in_flight: 0, gone: false })
+    }
+
+    /// Knows of all that has changed.
+    #[inline]
+    fn refresh(&mut self) {
+        if self.unit.version() != self.version {
+            self.refresh_now();
+        }
+    }
+
+    #[cold]
+    fn refresh_now(&mut self) {
+        let (version, state) = self.unit.state();
+        (self.version, self.attention, self.gate, self.facts) = (version, state.attention(), state.gate(), state.facts);
+    }
+}
+
+/// One request queue of a device.
+pub(crate) struct ScsiRing {
+    pub(super) turns: Turns,
+    pub(super) ring: Virtqueue<ScsiRequest>,
+    pub(super) terms: Terms,
+    pub(super) list: List,
+    /// By the places that requests remember; those of units that have gone are empty.
+    entries: Vec<Option<Entry>>,
+    /// Their places, by LUN.
+    places: Vec<(Lun, u16)>,
+    /// Requests taken so far.
+    taken: u64,
+    pub(super) kept_bytes: usize,
+    /// Questions of where there is data.
+    pub(super) looks: Jobs,
+    /// Reused: the head of a request.
+    head: Box<[u8; HEAD_BYTES_MAX]>,
+}
+
+impl ScsiRing {
+    pub(crate) fn new(
+        start: RingStart,
+        terms: Terms,
+        list: List,
+        looks: Jobs,
+        label: Label,
+    ) -> Result<ScsiRing, Broken> {
+        let queue = Queue::new(start, label.clone())?;
+        let turns = Turns::new(&Kind::NAMES, queue.size().into(), label);
+        let ring = Virtqueue::new(queue, &turns.figures, ScsiRequest::new);
+        if ring.queue.owed() > 0 {
+            let Label { export, ring: index, .. } = &turns.label;
+            tracing::info!(%export, ring = index, requests = ring.queue.owed(), "requests of an earlier life are done again");
+        }
+        let head = Box::new([0; HEAD_BYTES_MAX]);
+        let (entries, places) = (Vec::new(), Vec::new());
+        let mut new = ScsiRing {
+            turns,
+            ring,
+            terms,
+            list: List::default(),
+            entries,
+            places,
+            taken: 0,
+            kept_bytes: 0,
+            looks,
+            head,
+        };
+        new.set_units(list)?;
+        Ok(new)
+    }
+
+    pub(crate) fn set_terms(&mut self, terms: Terms) {
+        self.terms = terms;
+    }
+
+    /// These are the units from now on. Requests under way go on with what they were begun on.
+    ///
+    /// # Errors
+    /// One of them is not this process's: there is none then.
+    pub(crate) fn set_units(&mut self, list: List) -> Result<(), Broken> {
+        for place in 0..self.entries.len() {
+            let gone = self.entries[place].as_mut().is_some_and(|entry| {
+                entry.gone = list.get(&entry.unit.lun).is_none_or(|unit| !Arc::ptr_eq(unit, &entry.unit));
+                entry.gone && entry.in_flight == 0
+            });
+            if gone {
+                // It is closed elsewhere: whoever has taken it out holds it.
+                self.entries[place] = None;
+            }
+        }
+        self.places.clear();
+        for unit in list.values() {
+            let known = |entry: &Option<Entry>| entry.as_ref().is_some_and(|entry| Arc::ptr_eq(&entry.unit, unit));
+            let place = match self.entries.iter().position(known) {
+                Some(place) => place,
+                None => {
+                    let entry = Some(Entry::new(unit.clone())?);
+                    match self.entries.iter().position(Option::is_none) {
+                        Some(free) => {
+                            self.entries[free] = entry;
+                            free
+                        }
+                        None => {
+                            self.entries.push(entry);
+                            self.entries.len() - 1
+                        }
+                    }
+                }
+            };
+            // There are fewer units than that.
+            self.places.push((unit.lun, place as u16));
+        }
+        self.list = list;
+        Ok(())
+    }
+
+    /// Drives what stands behind the units now, while nothing is in flight.
+    pub(crate) fn set_storages(&mut self) {
+        for entry in self.entries.iter_mut().flatten() {
+            if let Ok(storage) = entry.unit.driven() {
+                entry.storage = storage;
+            }
+        }
+    }
+
+    /// The number that the first request will have that the driver has not made available yet.
+    pub(super) fn next_number(&self) -> u64 {
+        let queue = &self.ring.queue;
+        self.taken + if queue.is_serving() { queue.pending() as u64 } else { 0 }
+    }
+
+    /// Whether one of these tasks is under way that was taken before number `until`, or may be among those that were not taken yet.
+    pub(super) fn has_task(&self, which: Which, until: u64) -> bool {
+        let is_one = |request: &ScsiRequest| {
+            let unit = request.unit.and_then(|place| self.entries.get(usize::from(place))?.as_ref());
+            unit.is_some_and(|entry| which.is(entry.unit.lun, request.tag)) && request.number < until
+        };
+        let waits = until != u64::MAX && self.taken < until && self.ring.queue.is_serving();
+        waits || self.ring.busy().any(|(_, slot)| is_one(&slot.request))
+    }
+
+    #[inline]
+    pub(super) fn entry(&mut self, place: u16) -> Option<&mut Entry> {
+        self.entries.get_mut(usize::from(place))?.as_mut()
+    }
+
+    /// The unit of a request.
+    #[inline]
+    pub(super) fn entry_of(&mut self, head: u16) -> Option<&mut Entry> {
+        let place = self.ring.slot(head).request.unit?;
+        self.entry(place)
+    }
+
+    fn place_of(&self, lun: Lun) -> Option<u16> {
+        match self.places.as_slice() {
+            [(only, place)] => (*only == lun).then_some(*place),
+            places => places.binary_search_by_key(&lun, |(lun, _)| *lun).ok().map(|at| places[at].1),
+        }
+    }
+
+    /// Takes the popped chain apart and starts it. `again`: an earlier life of the ring may have done it.
+    fn start(&mut self, head: u16, again: bool, io: &mut Io<'_>) {
+        let sizes = self.terms.sizes;
+        let chain = &self.ring.queue.chain;
+        let filled = vring::copy::read_at(chain.readable_segments(), 0, &mut self.head[..sizes.head_bytes()]);
+        let (readable_bytes, writable_bytes) = (chain.readable_bytes(), chain.writable_bytes());
+        let number = self.taken;
+        self.taken += 1;
+        let slot = &mut self.ring.slots[usize::from(head)];
+        slot.kind = Kind::Refused as usize;
+        slot.request.begin(chain.writable_segments(), sizes.response_bytes(), number);
+        let request = match decode_request(&self.head[..filled], readable_bytes, writable_bytes, sizes) {
+            Ok(request) => request,
+            Err(malformed) => {
+                self.turns.report_refusal(&malformed);
+                return self.end(head, 0, true, io);
+            }
+        };
+        let (address, id, buffers) = (request.address, request.id, request.buffers);
+        (slot.request.tag, slot.request.buffers) = (id, buffers);
+        // Copied: a command changes what the ring is.
+        let mut cdb = [0; CDB_BYTES];
+        let len = request.cdb.len().min(CDB_BYTES);
+        cdb[..len].copy_from_slice(&request.cdb[..len]);
+        let Ok(Address::Unit { target, lun }) = address else {
+            return self.transport(head, ResponseCode::BadTarget, io);
+        };
+        let lun = Lun { target, number: lun.number() };
+        match self.place_of(lun) {
+            Some(place) => {
+                if let Some(entry) = self.entry(place) {
+                    entry.refresh();
+                    entry.in_flight += 1;
+                }
+                self.ring.slot(head).request.unit = Some(place);
+                self.command(head, &cdb[..len], again, io);
+            }
+            None if has_target(&self.list, target) => self.command_to_nobody(head, lun, &cdb[..len], io),
+            None => self.transport(head, ResponseCode::BadTarget, io),
+        }
+    }
+
+    /// Hands the request's task to its storage.
+    #[inline]
+    pub(super) fn submit(&mut self, head: u16, io: &mut Io<'_>) -> Step {
+        let ScsiRing { ring, entries, .. } = self;
+        let request = &mut ring.slots[usize::from(head)].request;
+        let entry = request.unit.and_then(|place| entries.get(usize::from(place))?.as_ref());
+        match entry {
+            Some(entry) => entry.storage.start(&mut request.task, Token::request(head), io),
+            None => Step::Done(Ok(())),
+        }
+    }
+
+    /// No command was processed.
+    pub(super) fn transport(&mut self, head: u16, code: ResponseCode, io: &Io<'_>) {
+        let buffers = self.ring.slot(head).request.buffers;
+        self.respond(head, &Response::transport(&buffers, code), 0, io);
+    }
+
+    /// CHECK CONDITION.
+    pub(super) fn check(&mut self, head: u16, sense: Sense, io: &Io<'_>) {
+        let buffers = self.ring.slot(head).request.buffers;
+        self.respond(head, &Response::check(&buffers, sense, 0), 0, io);
+    }
+
+    /// GOOD, `moved` bytes of data were moved, of which `sent` went to the driver.
+    #[inline]
+    pub(super) fn good(&mut self, head: u16, moved: u64, sent: u64, io: &Io<'_>) {
+        let buffers = self.ring.slot(head).request.buffers;
+        self.respond(head, &Response::good(&buffers, moved), sent, io);
+    }
+
+    /// Writes the response, behind which `sent` bytes are for the driver.
+    pub(super) fn respond(&mut self, head: u16, response: &Response, sent: u64, io: &Io<'_>) {
+        let sizes = self.terms.sizes;
+        let descriptor = self.entry_of(head).is_some_and(|entry| entry.facts.mode().descriptor_sense);
+        let bytes = response.encode(sizes, descriptor);
+        let request = &mut self.ring.slot(head).request;
+        self.kept_bytes -= request.work.kept_bytes();
+        let written = request.answer(&bytes) + sent;
+        let failed = (response.code, response.status) != (ResponseCode::Ok, Status::Good);
+        self.end(head, written, failed, io);
+    }
+
+    fn end(&mut self, head: u16, written: u64, failed: bool, io: &Io<'_>) {
+        let place = self.ring.slot(head).request.unit.take();
+        if let Some(place) = place
+            && let Some(entry) = self.entry(place)
+        {
+            entry.in_flight -= 1;
+            if entry.gone && entry.in_flight == 0 {
+                // Whoever has taken it out of the device holds its storage: nothing is closed here.
+                self.entries[usize::from(place)] = None;
+            }
+        }
+        let slot = self.ring.slot(head);
+        self.turns.answered(slot, failed, io.now_ns());
+        self.ring.finish(head, u32::try_from(written).unwrap_or(u32::MAX));
+    }
+}
+
+/// Bytes of the longest CDB that any command of ours has.
+const CDB_BYTES: usize = 32;
+
+impl Attachment for ScsiRing {
+    fn turns(&self) -> &Turns {
+        &self.turns
+    }
+
+    fn turns_mut(&mut self) -> &mut Turns {
+        &mut self.turns
+    }
+
+    fn queue(&self) -> Option<&Queue> {
+        Some(&self.ring.queue)
+    }
+
+    fn queue_mut(&mut self) -> Option<&mut Queue> {
+        Some(&mut self.ring.queue)
+    }
+
+    fn note_in_flight(&mut self, from: u16) -> Option<u16> {
+        self.ring.note_in_flight(from)
+    }
+
+    #[inline]
+    fn next(&mut self, io: &mut Io<'_>) -> bool {
+        let owed = self.ring.queue.owed() > 0;
+        let popped = self.ring.pop(io.now_ns());
+        if let Some(head) = popped {
+            self.start(head, owed, io);
+        }
+        popped.is_some()
+    }
+
+    fn ended(&mut self, completion: Completion, io: &mut Io<'_>) {
+        let Some(head) = self.ring.in_flight(completion.token.index()) else {
+            debug_assert!(false, "completion of {:?}, which is not in flight", completion.token);
+            return;
+        };
+        self.ring.slot(head).fresh = false;
+        self.resume(head, completion, io);
+    }
+
+    #[inline]
+    fn show_some(&mut self, _io: &mut Io<'_>) {
+        if self.turns.unshown >= PUBLISH_EVERY {
+            self.turns.unshown = 0;
+            self.ring.queue.publish();
+        }
+    }
+
+    fn show(&mut self, io: &mut Io<'_>) {
+        self.ring.queue.publish();
+        self.ring.queue.notify(io);
+    }
+
+    /// Requests of other rings may stand behind those of this one.
+    fn lost(&mut self) {
+        for slot in self.ring.slots.iter_mut().filter(|slot| slot.busy) {
+            slot.request.task.lost();
+        }
+        self.ring.abandon();
+    }
+
+    fn begin_owed(&mut self, io: &mut Io<'_>) -> bool {
+        let (mut begun, mut begun_bytes) = (0, 0);
+        while begun < BATCH_MAX && begun_bytes < TURN_BYTES_MAX {
+            let Some(head) = self.ring.pop_owed(io.now_ns()) else { return false };
+            begun += 1;
+            let chain = &self.ring.queue.chain;
+            begun_bytes += chain.writable_bytes() + chain.readable_bytes();
+            self.start(head, true, io);
+        }
+        self.show(io);
+        true
+    }
+
+    fn drain(&mut self, io: &mut Io<'_>) {
+        while let Some(head) = self.ring.pop_owed(io.now_ns()) {
+            self.start(head, true, io);
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! The driver's side of a SCSI device: its queues, one request at a time or several.
+
+use engine::{Placement, Poll, WorkerSpec};
+use export::{Carried, DAEMON, Engine, Export, Hosting, ScsiOptions, Socket, UnitOptions};
+use frontkit::{Areas, Buffer, Eventfds, Memory, Queue, Session, readable, writable};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use storage::Storage;
+use tempfile::TempDir;
+use values::Lun;
+use vhost::vhost_user::message::VhostUserProtocolFeatures;
+use vhost_user::SocketOptions;
+
+/// How long something is waited for that must happen.
+pub(super) const HANG: Duration = Duration::from_secs(60);
+const QUEUE_SIZE: u16 = 64;
+const QUEUE_ROOM: u64 = 0x4000;
+/// Behind the queues: requests, and what they move.
+const SLOTS: u64 = 0x4_0000;
+const SLOT_BYTES: u64 = 0x4_0000;
+const MEMORY_BYTES: u64 = 0x100_0000;
+/// Header with a CDB of 32 bytes, response with sense data of 96 (virtio 1.3, 5.6.6.1).
+const HEAD_BYTES: u32 = 51;
+const RESPONSE_BYTES: u32 = 108;
+const CONTROL: usize = 0;
+const EVENT: usize = 1;
+/// The first request queue.
+pub(super) const REQUEST: usize = 2;
+
+/// A device that is served.
+pub(super) struct Server {
+    pub(super) export: Export,
+    dir: TempDir,
+}
+
+/// A unit as tests want it.
+pub(super) fn unit(lun: &str, disk: &str, storage: Arc<dyn Storage>) -> UnitOptions {
+    UnitOptions { lun: lun.parse().unwrap(), disk: disk.to_owned(), serial: disk.to_owned(), storage }
+}
+
+impl Server {
+    pub(super) fn new(units: Vec<UnitOptions>) -> Server {
+        Server::with_write_cache(units, true, false)
+    }
+
+    pub(super) fn with_write_cache(units: Vec<UnitOptions>, write_back: bool, write_back_changeable: bool) -> Server {
+        let dir = TempDir::new().unwrap();
+        let engine = Engine::new(2);
+        for _ in 0..2 {
+            engine.worker_new(DAEMON, WorkerSpec::default(), Poll::Off).unwrap();
+        }
+        let hosting = Hosting {
+            name: "scsi".to_owned(),
+            socket: Socket::Path { path: dir.path().join("scsi.sock"), options: SocketOptions::default() },
+            queue_size_max: 256,
+            placement: Placement::Shared,
+            poll: Poll::Off,
+            workers: WorkerSpec::default(),
+            session_ended: None,
+            failed: None,
+            carried: Carried::default(),
+            resume: None,
+        };
+        let options =
+            ScsiOptions { request_queues: 4, block_size_bytes: 512, write_back, write_back_changeable, units };
+        Server { export: Export::scsi(hosting, options, &engine).unwrap(), dir }
+    }
+
+    /// A driver with both queues and two for requests.
+    pub(super) fn driver(&self) -> Driver {
+        let stream = UnixStream::connect(self.dir.path().join("scsi.sock")).unwrap();
+        let wanted =
+            VhostUserProtocolFeatures::CONFIG | VhostUserProtocolFeatures::REPLY_ACK | VhostUserProtocolFeatures::MQ;
+        let mut session = Session::negotiate(stream, Ok, |offered| Ok(offered & wanted)).unwrap();
+        let memory = Arc::new(Memory::new(0, MEMORY_BYTES).unwrap());
+        session.share(&[&memory]).unwrap();
+        let queues: Vec<_> = (0..4)
+            .map(|index| {
+                let areas = Areas::packed(index as u64 * QUEUE_ROOM, QUEUE_SIZE);
+                let event_idx = session.features & frontkit::feature::EVENT_IDX != 0;
+                let queue = Queue::new(memory.clone(), areas, QUEUE_SIZE, event_idx);
+                let eventfds = Eventfds::new().unwrap();
+                session.start(index, &queue, &eventfds, 0).unwrap();
+                (queue, eventfds)
+            })
+            .collect();
+        Driver { _session: session, memory, queues, next_slot: 0, tag: 0 }
+    }
+}
+
+/// A driver.
+pub(super) struct Driver {
+    /// Held: its end is the driver's.
+    _session: Session,
+    memory: Arc<Memory>,
+    queues: Vec<(Queue, Eventfds)>,
+    next_slot: u64,
+    tag: u64,
+}
+
+/// A request that was made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Posted {
+    queue: usize,
+    slot: u64,
+    head: u16,
+    pub(super) tag: u64,
+    in_bytes: u32,
+    reply_bytes: u32,
+}
+
+/// How it ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) response: u8,
+    pub(super) status: u8,
+    pub(super) residual: u32,
+    pub(super) sense: Vec<u8>,
+    /// Bytes behind the response that were written.
+    pub(super) data: Vec<u8>,
+}
+
+impl Answer {
+    /// Sense key, additional code and its qualifier, of fixed format sense data.
+    pub(super) fn sense_code(&self) -> (u8, u8, u8) {
+        assert_eq!((self.response, self.status), (0, 2), "{self:?}");
+        (self.sense[2], self.sense[12], self.sense[13])
+    }
+
+    /// What was read, of a command that went well.
+    pub(super) fn good(self) -> Vec<u8> {
+        assert_eq!((self.response, self.status), (0, 0), "{self:?}");
+        self.data
+    }
+}
+
+/// The bytes of an address (virtio 1.3, 5.6.6.1).
+pub(super) fn address(lun: Lun) -> [u8; 8] {
+    let [high, low] = lun.number.to_be_bytes();
+    [1, lun.target, 0x40 | high, low, 0, 0, 0, 0]
+}
+
+impl Driver {
+    fn slot(&mut self) -> u64 {
+        self.next_slot = (self.next_slot + 1) % 32;
+        SLOTS + self.next_slot * SLOT_BYTES
+    }
+
+    fn post(&mut self, queue: usize, buffers: &[Buffer]) -> u16 {
+        let (ring, eventfds) = &mut self.queues[queue];
+        // Chains of six descriptors at most, a few at a time.
+        let first = (self.next_slot as u16 % 10) * 6;
+        ring.add(buffers, |at| first + at as u16);
+        ring.show();
+        eventfds.kick().unwrap();
+        first
+    }
+
+    /// Makes a request on a request queue.
+    pub(super) fn begin(&mut self, queue: usize, lun: &str, cdb: &[u8], out: &[u8], in_bytes: u32) -> Posted {
+        let slot = self.slot();
+        self.tag += 1;
+        let tag = self.tag;
+        let mut head = vec![0; HEAD_BYTES as usize];
+        head[..8].copy_from_slice(&address(lun.parse().unwrap()));
+        head[8..16].copy_from_slice(&tag.to_le_bytes());
+        head[19..19 + cdb.len()].copy_from_slice(cdb);
+        self.memory.write(slot, &head);
+        self.memory.write(slot + 0x100, &[0xee; RESPONSE_BYTES as usize]);
+        self.memory.write(slot + 0x200, out);
+        let data = slot + 0x2_0000;
+        let mut buffers = vec![readable(slot, HEAD_BYTES)];
+        if !out.is_empty() {
+            buffers.push(readable(slot + 0x200, out.len() as u32));
+        }
+        buffers.push(writable(slot + 0x100, RESPONSE_BYTES));
+        if in_bytes > 0 {
+            buffers.push(writable(data, in_bytes));
+        }
+        let head = self.post(queue, &buffers);
+        Posted { queue, slot, head, tag, in_bytes, reply_bytes: RESPONSE_BYTES }
+    }
+
+    /// Whether something was answered on a queue.
+    pub(super) fn has_answer(&self, queue: usize) -> bool {
+        self.queues[queue].0.unseen() > 0
+    }
+
+    fn used(&mut self, queue: usize, head: u16) -> u32 {
+        let by = Instant::now() + HANG;
+        loop {
+            if let Some(used) = self.queues[queue].0.take_used() {
+                assert_eq!(used.head, u32::from(head), "another request was answered first");
+                return used.len;
+            }
+            assert!(Instant::now() < by, "nothing is answered");
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    /// Waits for the answer to the oldest request of its queue, which has to be this one.
+    pub(super) fn end(&mut self, posted: Posted) -> Answer {
+        let written = self.used(posted.queue, posted.head);
+        let response = self.memory.read(posted.slot + 0x100, RESPONSE_BYTES as usize);
+        let sense_bytes = u32::from_le_bytes(response[..4].try_into().unwrap()) as usize;
+        let data = written.saturating_sub(posted.reply_bytes).min(posted.in_bytes);
+        Answer {
+            response: response[11],
+            status: response[10],
+            residual: u32::from_le_bytes(response[4..8].try_into().unwrap()),
+            sense: response[12..12 + sense_bytes].to_vec(),
+            data: self.memory.read(posted.slot + 0x2_0000, data as usize),
+        }
+    }
+
+    pub(super) fn ask(&mut self, lun: &str, cdb: &[u8], out: &[u8], in_bytes: u32) -> Answer {
+        let posted = self.begin(REQUEST, lun, cdb, out, in_bytes);
+        self.end(posted)
+    }
+
+    /// Hears of what there is to hear first: power on.
+    pub(super) fn settle(&mut self, lun: &str) {
+        assert_eq!(self.ask(lun, &[0; 6], &[], 0).sense_code(), (6, 0x29, 1));
+        self.ask(lun, &[0; 6], &[], 0).good();
+    }
+
+    pub(super) fn write(&mut self, lun: &str, block: u32, data: &[u8]) -> Answer {
+        self.ask(lun, &write_10(block, data), data, 0)
+    }
+
+    pub(super) fn read(&mut self, lun: &str, block: u32, blocks: u16) -> Vec<u8> {
+        self.ask(lun, &read_10(block, blocks), &[], u32::from(blocks) * 512).good()
+    }
+
+    /// Makes a request of task management.
+    pub(super) fn manage(&mut self, function: u32, lun: &str, tag: u64) -> Posted {
+        let slot = self.slot();
+        let mut request = vec![0; 24];
+        request[4..8].copy_from_slice(&function.to_le_bytes());
+        request[8..16].copy_from_slice(&address(lun.parse().unwrap()));
+        request[16..24].copy_from_slice(&tag.to_le_bytes());
+        self.memory.write(slot, &request);
+        self.memory.write(slot + 0x100, &[0xee]);
+        let head = self.post(CONTROL, &[readable(slot, 24), writable(slot + 0x100, 1)]);
+        Posted { queue: CONTROL, slot, head, tag, in_bytes: 0, reply_bytes: 1 }
+    }
+
+    /// The response to it.
+    pub(super) fn managed(&mut self, posted: Posted) -> u8 {
+        assert_eq!(self.used(CONTROL, posted.head), 1);
+        self.memory.read_byte(posted.slot + 0x100)
+    }
+
+    /// Gives the device a buffer for an event.
+    pub(super) fn offer_event(&mut self) -> Posted {
+        let slot = self.slot();
+        self.memory.write(slot, &[0xee; 16]);
+        let head = self.post(EVENT, &[writable(slot, 16)]);
+        Posted { queue: EVENT, slot, head, tag: 0, in_bytes: 0, reply_bytes: 16 }
+    }
+
+    /// The event: its kind, the unit, the reason.
+    pub(super) fn event(&mut self, posted: Posted) -> (u32, [u8; 8], u32) {
+        assert_eq!(self.used(EVENT, posted.head), 16);
+        let bytes = self.memory.read(posted.slot, 16);
+        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        (word(0), bytes[4..12].try_into().unwrap(), word(12))
+    }
+}
+
+pub(super) fn read_10(block: u32, blocks: u16) -> [u8; 10] {
+    let ([a, b, c, d], [e, f]) = (block.to_be_bytes(), blocks.to_be_bytes());
+    [0x28, 0, a, b, c, d, 0, e, f, 0]
+}
+
+pub(super) fn write_10(block: u32, data: &[u8]) -> [u8; 10] {
+    let [_, one, a, b, c, d, _, e, f, _] = read_10(block, (data.len() / 512) as u16);
+    [0x2a, one, a, b, c, d, 0, e, f, 0]
+}

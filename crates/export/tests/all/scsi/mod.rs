@@ -1,0 +1,6 @@
+//! SCSI devices at their sockets.
+
+mod commands;
+mod driver;
+mod tasks;
+mod units;

@@ -1,0 +1,88 @@
+//! Task management: what is said to be gone is gone.
+
+use super::driver::{Server, read_10, unit, write_10};
+use crate::nbd::server::{Scripted, eventually};
+use std::time::Duration;
+use storage::Operation;
+
+const ABORT_TASK: u32 = 0;
+const ABORT_TASK_SET: u32 = 1;
+const CLEAR_ACA: u32 = 2;
+const I_T_NEXUS_RESET: u32 = 4;
+const LOGICAL_UNIT_RESET: u32 = 5;
+const QUERY_TASK: u32 = 6;
+const QUERY_TASK_SET: u32 = 7;
+const COMPLETE: u8 = 0;
+const SUCCEEDED: u8 = 10;
+const A_WHILE: Duration = Duration::from_millis(50);
+
+#[test]
+fn a_task_is_answered_before_it_is_said_to_be_gone() {
+    let (slow, fast) = (Scripted::new(1 << 20), Scripted::new(1 << 20));
+    let server = Server::new(vec![unit("0", "slow", slow.clone()), unit("1", "fast", fast)]);
+    let mut driver = server.driver();
+    driver.settle("0");
+    driver.settle("1");
+    for (function, on, waits) in [
+        (ABORT_TASK, "0", true),
+        (ABORT_TASK_SET, "0", true),
+        (LOGICAL_UNIT_RESET, "0", true),
+        (I_T_NEXUS_RESET, "0", true),
+        // Of another unit of the target.
+        (I_T_NEXUS_RESET, "1", true),
+        (ABORT_TASK_SET, "1", false),
+        (LOGICAL_UNIT_RESET, "1", false),
+    ] {
+        slow.hold(|operation| matches!(operation, Operation::Write { .. }));
+        slow.asked();
+        let write = driver.begin(3, "0", &write_10(0, &[1; 512]), &[1; 512], 0);
+        eventually("it is under way", || !slow.asked().is_empty());
+        let asked = driver.manage(function, on, write.tag);
+        std::thread::sleep(A_WHILE);
+        assert_eq!(driver.has_answer(0), !waits, "{function} on {on}");
+        slow.release();
+        assert_eq!(driver.managed(asked), COMPLETE, "{function} on {on}");
+        if waits {
+            assert!(driver.has_answer(3), "the task has been answered by then");
+        }
+        driver.end(write).good();
+        let reset = [LOGICAL_UNIT_RESET, I_T_NEXUS_RESET].contains(&function);
+        for lun in ["0", "1"] {
+            let answer = driver.ask(lun, &[0; 6], &[], 0);
+            if reset && (function == I_T_NEXUS_RESET || lun == on) {
+                assert_eq!(answer.sense_code(), (6, 0x29, 3), "{function} on {on}: {lun}");
+            } else {
+                answer.good();
+            }
+        }
+    }
+}
+
+#[test]
+fn tasks_are_asked_after() {
+    let storage = Scripted::new(1 << 20);
+    let server = Server::new(vec![unit("0", "a", storage.clone()), unit("1", "b", Scripted::new(1 << 20))]);
+    let mut driver = server.driver();
+    driver.settle("0");
+    storage.hold(|operation| matches!(operation, Operation::Read { .. }));
+    let read = driver.begin(2, "0", &read_10(0, 1), &[], 512);
+    eventually("it is under way", || !storage.asked().is_empty());
+    for (function, lun, tag, says) in [
+        (QUERY_TASK, "0", read.tag, SUCCEEDED),
+        (QUERY_TASK, "0", read.tag + 1, COMPLETE),
+        (QUERY_TASK, "1", read.tag, COMPLETE),
+        (QUERY_TASK_SET, "0", 0, SUCCEEDED),
+        (QUERY_TASK_SET, "1", 0, COMPLETE),
+        // One that is not there is gone.
+        (ABORT_TASK, "0", read.tag + 1, COMPLETE),
+        (ABORT_TASK, "2", read.tag, 12),
+        (ABORT_TASK, "2:0", read.tag, 3),
+        (CLEAR_ACA, "0", 0, 11),
+        (99, "0", 0, 11),
+    ] {
+        let asked = driver.manage(function, lun, tag);
+        assert_eq!(driver.managed(asked), says, "{function} of {tag} on {lun}");
+    }
+    storage.release();
+    driver.end(read).good();
+}

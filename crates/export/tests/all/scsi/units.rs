@@ -1,0 +1,95 @@
+//! Units that come, go, grow, and have other storages.
+
+use super::driver::{HANG, Server, address, read_10, unit, write_10};
+use crate::nbd::server::{Scripted, eventually, memory};
+use export::{Content, ExportError};
+use std::sync::Arc;
+use std::time::Instant;
+use storage::{Operation, Storage};
+
+const TRANSPORT_RESET: u32 = 1;
+const PARAM_CHANGE: u32 = 3;
+const RESCAN: u32 = 1;
+const REMOVED: u32 = 2;
+
+/// As events have it: below 256 a number has the peripheral form.
+fn told(lun: &str) -> [u8; 8] {
+    let [one, target, high, low, ..] = address(lun.parse().unwrap());
+    [one, target, high & !0x40, low, 0, 0, 0, 0]
+}
+
+#[test]
+fn a_guest_hears_of_units_that_come_and_go() {
+    let server = Server::new(vec![unit("0", "a", Arc::new(memory(1 << 20)))]);
+    let mut driver = server.driver();
+    driver.settle("0");
+    let buffer = driver.offer_event();
+    server.export.add_unit(unit("2", "b", Arc::new(memory(1 << 20)))).unwrap();
+    assert_eq!(driver.event(buffer), (TRANSPORT_RESET, told("2"), RESCAN));
+    // Another unit of the target says that there are others.
+    assert_eq!(driver.ask("0", &[0; 6], &[], 0).sense_code(), (6, 0x3f, 0x0e));
+    driver.settle("2");
+    driver.write("2", 0, &[7; 512]).good();
+    // Two events before there is a buffer: both are kept.
+    server.export.remove_unit("2".parse().unwrap()).unwrap();
+    server.export.add_unit(unit("1:0", "c", Arc::new(memory(1 << 20)))).unwrap();
+    let buffer = driver.offer_event();
+    assert_eq!(driver.event(buffer), (TRANSPORT_RESET, told("2"), REMOVED));
+    let buffer = driver.offer_event();
+    assert_eq!(driver.event(buffer), (TRANSPORT_RESET, told("1:0"), RESCAN));
+    assert_eq!(driver.ask("2", &read_10(0, 1), &[], 512).sense_code(), (5, 0x25, 0));
+    assert_eq!(server.export.units().unwrap().len(), 2);
+}
+
+#[test]
+fn a_unit_that_is_taken_out_answers_what_it_has_taken() {
+    let storage = Scripted::new(1 << 20);
+    let server = Server::new(vec![unit("0", "a", storage.clone())]);
+    let mut driver = server.driver();
+    driver.settle("0");
+    storage.hold(|operation| matches!(operation, Operation::Write { .. }));
+    let write = driver.begin(2, "0", &write_10(0, &[1; 512]), &[1; 512], 0);
+    eventually("it is under way", || !storage.asked().is_empty());
+    let refused = server.export.remove_unit("0".parse().unwrap()).unwrap_err();
+    assert!(matches!(refused, ExportError::UnitInFlight(_)), "{refused}");
+    assert!(server.export.units().unwrap().is_empty(), "it is out all the same");
+    storage.release();
+    driver.end(write).good();
+    let storage: Arc<dyn Storage> = storage;
+    eventually("nobody has it", || Arc::strong_count(&storage) == 1);
+}
+
+#[test]
+fn a_unit_that_grows_says_so() {
+    let disk = Arc::new(memory(1 << 20));
+    let server = Server::new(vec![unit("4", "a", disk.clone())]);
+    let mut driver = server.driver();
+    driver.settle("4");
+    let buffer = driver.offer_event();
+    server.export.check_capacity(2 << 20).unwrap();
+    disk.resize(2 << 20).unwrap();
+    server.export.follow_capacity().unwrap();
+    assert_eq!(driver.event(buffer), (PARAM_CHANGE, told("4"), 0x092a));
+    let last = (2 << 20) / 512 - 1;
+    assert_eq!(driver.ask("4", &read_10(last, 1), &[], 512).sense_code(), (6, 0x2a, 9));
+    assert_eq!(driver.read("4", last, 1).len(), 512);
+    let Content::Scsi(units) = server.export.status().content else { panic!() };
+    assert_eq!(units[0].capacity_bytes, 2 << 20);
+}
+
+#[test]
+fn another_storage_stands_behind_the_one_unit_that_is_meant() {
+    let disks: Vec<Arc<dyn Storage>> = (0..3).map(|_| Arc::new(memory(1 << 20)) as Arc<dyn Storage>).collect();
+    let server = Server::new(vec![unit("0", "a", disks[0].clone()), unit("1", "b", disks[1].clone())]);
+    let mut driver = server.driver();
+    for (lun, fill) in [("0", 1), ("1", 2)] {
+        driver.settle(lun);
+        driver.write(lun, 0, &[fill; 512]).good();
+    }
+    let held = server.export.hold(Instant::now() + HANG).unwrap();
+    let waits = driver.begin(2, "1", &write_10(1, &[3; 512]), &[3; 512], 0);
+    held.put(&disks[1], &disks[2]);
+    drop(held);
+    driver.end(waits).good();
+    assert_eq!((driver.read("1", 0, 2), driver.read("0", 0, 1)), ([[0; 512], [3; 512]].concat(), vec![1; 512]));
+}
