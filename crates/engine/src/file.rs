@@ -84,6 +84,11 @@ impl FileTable {
         FileTable { usable: false, slots: Vec::new(), recent: [0; RECENT] }
     }
 
+    /// Whether files can be registered.
+    pub(crate) fn is_usable(&self) -> bool {
+        self.usable
+    }
+
     /// How a submission names `file`, which is registered at first use if it lives long.
     pub(crate) fn target(&mut self, file: File<'_>, submitter: &io_uring::Submitter<'_>) -> Target {
         let file = match file {

@@ -1,5 +1,6 @@
 //! What a worker executes with: one io_uring, deadlines, registered files and a clock.
 
+use crate::abilities::Abilities;
 use crate::bell::{Bell, Message, takes_messages};
 use crate::bells::Bells;
 use crate::clock::monotonic_ns;
@@ -16,6 +17,13 @@ use std::sync::Arc;
 const SQ_ENTRIES: u32 = 512;
 /// Completion entries. The kernel keeps what does not fit (IORING_FEAT_NODROP).
 const CQ_ENTRIES: u32 = 4096;
+/// Bytes of a page, as the kernel counts what a user locks.
+const PAGE_BYTES: u64 = 4096;
+/// Bytes that a worker's io_urings take of RLIMIT_MEMLOCK, on kernels that count them: its submission entries of 64 bytes, its completion
+/// entries of 16 and the indices beside them (`linux/io_uring.h`), and two pages for the first of those by which it signals eventfds.
+pub const WORKER_LOCKED_BYTES: u64 = (SQ_ENTRIES as u64 * 64).next_multiple_of(PAGE_BYTES)
+    + (CQ_ENTRIES as u64 * 16 + SQ_ENTRIES as u64 * 4 + 512).next_multiple_of(PAGE_BYTES)
+    + 2 * PAGE_BYTES;
 /// Entries of either kind where one thing is under way: two pages of what a user may lock, instead of some thirty.
 const FEW_ENTRIES: u32 = 8;
 /// linux/io_uring.h: IORING_ENTER_GETEVENTS.
@@ -142,6 +150,18 @@ impl Lane {
             completions: Vec::with_capacity(completions),
             may_block: false,
         })
+    }
+
+    /// What it can do, as far as that is known without trying.
+    pub(crate) fn abilities(&self) -> Abilities {
+        Abilities {
+            watches: false,
+            // What takes one flag of the best set takes them all.
+            deferred: self.uring.params().is_setup_single_issuer(),
+            registers_files: self.files.is_usable(),
+            messages: self.messages,
+            gathers: self.min_wait,
+        }
     }
 
     pub(crate) fn sweep_files(&mut self) {

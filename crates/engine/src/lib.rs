@@ -6,6 +6,7 @@
 // A daemon's words go to its log; a line to a closed or full standard error would be a panic or a wait on a worker.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
+mod abilities;
 mod bell;
 mod bells;
 mod burial;
@@ -33,6 +34,7 @@ mod token;
 mod uring;
 mod worker;
 
+pub use abilities::Abilities;
 pub use bell::{Bell, BellError, may_be_watched};
 pub use burial::RING_END_THREAD;
 pub use clock::monotonic_ns;
@@ -42,6 +44,7 @@ pub use engine::{Death, Engine, EngineError, Told, WorkerStatus};
 pub use figures::{RingStay, StayPage, WorkerFigures};
 pub use file::{File, SharedFile};
 pub use io::Io;
+pub use lane::WORKER_LOCKED_BYTES;
 pub use mailbox::Pulse;
 pub use panic::{Panic, catch};
 pub use pool::{POOL_THREADS_MAX, Pool, PoolError};

@@ -49,7 +49,10 @@ pub enum SpecError {
 
 impl WorkerSpec {
     /// Applies to the calling thread.
-    pub(crate) fn apply(&self) -> Result<(), SpecError> {
+    ///
+    /// # Errors
+    /// There is no such place, or the thread may not be there.
+    pub fn apply(&self) -> Result<(), SpecError> {
         if let Some(path) = &self.cgroup {
             enter_cgroup(path).map_err(|source| SpecError::Cgroup { path: path.clone(), source })?;
         }

@@ -85,10 +85,7 @@ impl BindError {
 pub fn bind(path: &Path, options: &Options, backlog: i32) -> Result<(OwnedFd, File), BindError> {
     let fail = |action| move |error: Errno| BindError::System { path: path.to_owned(), action, error: error.into() };
     let address = SocketAddrUnix::new(path).map_err(|_| BindError::Path { path: path.to_owned() })?;
-    let place = Place::of(path).map_err(|error| match error {
-        Errno::ISDIR => BindError::NotASocket { path: path.to_owned() },
-        error => fail("bind it")(error),
-    })?;
+    let place = place(path)?;
     remove_stale(path, &place)?;
     let socket = new_socket().map_err(fail("create a socket"))?;
     if let Some(mode) = options.mode {
@@ -118,6 +115,43 @@ pub fn bind(path: &Path, options: &Options, backlog: i32) -> Result<(OwnedFd, Fi
             Err(error)
         }
     }
+}
+
+/// What is where a socket is to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing.
+    Nothing,
+    /// The file of a socket. Whether anybody listens there only a connection would tell, which whoever listens would take for a client.
+    Socket,
+}
+
+/// Looks at what [`bind`] would find at `path`. Nothing is changed, and whoever listens there does not hear of it.
+///
+/// # Errors
+/// Those of [`bind`] that can be foreseen.
+pub fn look(path: &Path) -> Result<Found, BindError> {
+    let fail = |action| move |error: Errno| BindError::System { path: path.to_owned(), action, error: error.into() };
+    SocketAddrUnix::new(path).map_err(|_| BindError::Path { path: path.to_owned() })?;
+    let place = place(path)?;
+    let found = match place.look() {
+        Ok(seen) if seen.is_socket() => Found::Socket,
+        Ok(_) => return Err(BindError::NotASocket { path: path.to_owned() }),
+        Err(Errno::NOENT) => Found::Nothing,
+        Err(error) => return Err(fail("look at it")(error)),
+    };
+    place.may_be_changed().map_err(fail(match found {
+        Found::Nothing => "bind it",
+        Found::Socket => "remove the stale socket",
+    }))?;
+    Ok(found)
+}
+
+fn place(path: &Path) -> Result<Place, BindError> {
+    Place::of(path).map_err(|error| match error {
+        Errno::ISDIR => BindError::NotASocket { path: path.to_owned() },
+        error => BindError::System { path: path.to_owned(), action: "bind it", error: error.into() },
+    })
 }
 
 /// Gives the socket's file its owner, and what the umask took of its mode.

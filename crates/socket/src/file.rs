@@ -1,6 +1,6 @@
 //! The file of a socket, by its directory and its inode.
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::ffi::{OsStr, OsString};
@@ -60,6 +60,12 @@ impl Place {
 
     pub(crate) fn remove(&self) -> Result<(), Errno> {
         rustix::fs::unlinkat(&self.directory, self.name(), AtFlags::empty())
+    }
+
+    /// Whether files can be made in the directory, and removed from it.
+    pub(crate) fn may_be_changed(&self) -> Result<(), Errno> {
+        let access = Access::WRITE_OK | Access::EXEC_OK;
+        rustix::fs::accessat(&self.directory, ".", access, AtFlags::EACCESS)
     }
 
     /// What has that name now: a link itself, not what it names.

@@ -11,5 +11,5 @@
 mod bind;
 mod file;
 
-pub use bind::{BindError, Options, bind};
+pub use bind::{BindError, Found, Options, bind, look};
 pub use file::File;

@@ -61,7 +61,7 @@ pub mod kit {
     pub use crate::buffers::{Lent, ON_THE_SPOT_MAX, aligned, copy_in, copy_out, range, remaining, total, zero};
     pub use crate::error::check_size;
     pub use crate::file::{
-        begins_like, check_kind, check_makes_files, check_writable, file_system_memory, forget_cached,
+        begins_like, check_access, check_kind, check_makes_files, check_writable, file_system_memory, forget_cached,
     };
     pub use crate::jobs::{Jobs, LOOKS, Threads, WORK};
     pub use crate::late::{has_left_io, settled};

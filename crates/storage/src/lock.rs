@@ -32,6 +32,9 @@ const WRITER: &[i64] = &[CONSISTENT_READ, WRITE, RESIZE];
 /// What either does not share.
 const ALONE: &[i64] = &[WRITE, RESIZE];
 
+/// A byte that nobody else looks at.
+const NAMING: Range<i64> = 400..401;
+
 /// Most holders that an error names.
 const HOLDERS_MAX: usize = 3;
 
@@ -73,6 +76,32 @@ impl ImageLock {
         }
         refuse_conflicts(path, &fd, used, unshared)?;
         Ok(ImageLock { fd: Arc::new(fd), claim })
+    }
+
+    /// Finds out whether a writer or a reader of `path` would be refused now, and takes no lock that anybody looks at. A device is claimed
+    /// for a moment, and not opened for writing: udev looks at devices that a writer has closed.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub fn check(path: &Path, write: bool) -> Result<(), OpenError> {
+        let failed = |source| OpenError::Lock { path: path.to_owned(), source };
+        let fd = crate::file::open_to_look(path, OFlags::RDONLY)?;
+        let about = rustix::fs::fstat(&fd).map_err(|errno| failed(errno.into()))?;
+        if write && FileType::from_raw_mode(about.st_mode) == FileType::BlockDevice {
+            let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NONBLOCK;
+            Links::Follow.open(path, flags).map_err(|errno| match errno {
+                Errno::BUSY => OpenError::Busy { path: path.to_owned() },
+                errno => failed(errno.into()),
+            })?;
+        }
+        let refused = refuse_conflicts(path, &fd, if write { WRITER } else { READER }, ALONE);
+        match refused {
+            // The kernel says by what name the file is in /proc to whoever has a lock of it.
+            Err(OpenError::Locked { path, held, .. }) if lock(&fd, NAMING).is_ok() => {
+                Err(OpenError::Locked { path, held, holders: Holders::of(&fd) })
+            }
+            refused => refused,
+        }
     }
 
     /// The locks that another program took through `fd`, which are this program's now. `write` and `device` are what
@@ -274,6 +303,20 @@ mod tests {
         let readers = [attempt(path, false).unwrap(), attempt(path, false).unwrap()];
         assert!(attempt(path, true).is_err());
         drop(readers);
+        attempt(path, true).unwrap();
+    }
+
+    #[test]
+    fn a_check_refuses_what_would_be_refused_and_keeps_nobody_out() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        let path = image.path();
+        ImageLock::check(path, true).unwrap();
+        let reader = attempt(path, false).unwrap();
+        ImageLock::check(path, false).unwrap();
+        let refused = ImageLock::check(path, true).unwrap_err();
+        assert_eq!(refused.to_string(), attempt(path, true).unwrap_err().to_string());
+        assert!(refused.to_string().contains("open in another export of this process"), "{refused}");
+        drop(reader);
         attempt(path, true).unwrap();
     }
 

@@ -34,6 +34,15 @@ pub enum BindError {
     InheritedSystem(io::Error),
 }
 
+/// Looks whether [`Endpoint::bind`] would be refused at `path`. Nothing is changed, and who may listen there already is not seen.
+///
+/// # Errors
+/// Those of [`Endpoint::bind`] that can be foreseen.
+pub fn check_socket(path: &Path) -> Result<(), BindError> {
+    socket::look(path)?;
+    Ok(())
+}
+
 impl Endpoint {
     /// Listens at `path`.
     ///

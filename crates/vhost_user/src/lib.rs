@@ -36,7 +36,7 @@ mod wire;
 
 pub use channel::{BackendChannel, NoAnswer};
 pub use end::{Misspoken, SessionEnd};
-pub use endpoint::{BindError, Endpoint, SocketFile, SocketOptions};
+pub use endpoint::{BindError, Endpoint, SocketFile, SocketOptions, check_socket};
 pub use handover::{
     EndpointState, Handover, HandoverError, Hold, Order, Pending, Resume, RingState, SessionState, Taker,
 };

@@ -35,7 +35,8 @@ mod units;
 pub use blocks::{Blocks, Progress};
 pub use ram::Ram;
 pub use served::{
-    Barriers, LoggedOptions, LoggedStorage, MEMORY_DIRECTORY, MEMORY_DIRECTORY_OF_OTHERS, PairError, VolumeError,
-    VolumeOptions, adopt_apart, adopt_made, default_memory_path, needs_of_log, open_apart, open_made, tools,
+    Barriers, Foreseen, LoggedOptions, LoggedStorage, MEMORY_DIRECTORY, MEMORY_DIRECTORY_OF_OTHERS, PairError,
+    VolumeError, VolumeOptions, adopt_apart, adopt_made, default_memory_path, foresee_log, needs_of_log, open_apart,
+    open_made, tools,
 };
 pub use units::{BLOCK_BYTES, SECTOR_BYTES, SECTORS_PER_BLOCK, SectorMask};

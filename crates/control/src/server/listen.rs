@@ -83,6 +83,27 @@ impl ControlSocket {
         Self::bind_as(path, &socket::Options { owner: Some(uid), group: Some(gid), ..socket::Options::default() })
     }
 
+    /// Looks whether [`bind`](Self::bind) would be refused, and changes nothing; who may listen there already is not seen. Says whether it would
+    /// make the directory of the socket.
+    ///
+    /// # Errors
+    /// Those of [`bind`](Self::bind) that can be foreseen.
+    pub fn check(path: &Path) -> Result<bool, StartError> {
+        let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+        let Some(missing) = directory.filter(|directory| !directory.exists()) else {
+            socket::look(path)?;
+            return Ok(false);
+        };
+        // As what a socket is made in, a directory is made in one that may be changed.
+        match socket::look(missing) {
+            Ok(_) => Ok(true),
+            Err(socket::BindError::System { error: source, .. }) => {
+                Err(StartError::Io { action: "make the directory of", path: path.to_owned(), source })
+            }
+            Err(other) => Err(other.into()),
+        }
+    }
+
     fn bind_as(path: &Path, options: &socket::Options) -> Result<Self, StartError> {
         if let Some(directory) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
             match std::fs::create_dir(directory) {

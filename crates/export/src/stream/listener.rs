@@ -76,6 +76,20 @@ impl StreamListener {
         Ok(StreamListener { socket, address, admission: Admission::default() })
     }
 
+    /// Looks whether [`bind`](Self::bind) would be refused at `address`. Nothing listens there meanwhile, and no file is made; whether somebody
+    /// else listens at a path is not seen.
+    ///
+    /// # Errors
+    /// Those of [`bind`](Self::bind) that can be foreseen.
+    pub fn check(address: &Listen) -> Result<(), StreamError> {
+        match address {
+            Listen::Unix(path) => vhost_user::check_socket(path).map_err(StreamError::from),
+            Listen::Tcp(tcp) => bound_tcp(tcp, address).map(drop),
+            Listen::Vsock { cid, port } => bound_vsock(*cid, *port, address).map(drop),
+            Listen::Fd(_) => Ok(()),
+        }
+    }
+
     /// The same socket for these clients alone.
     #[must_use]
     pub fn admitting(self, admission: Admission) -> StreamListener {
@@ -232,16 +246,29 @@ fn new_socket(family: AddressFamily, address: &Listen) -> Result<OwnedFd, Stream
 }
 
 fn bind_tcp(tcp: &SocketAddr, address: &Listen) -> Result<OwnedFd, StreamError> {
+    let socket = bound_tcp(tcp, address)?;
+    rustix::net::listen(&socket, BACKLOG).map_err(failed(address, "listen"))?;
+    Ok(socket)
+}
+
+/// A socket that does not listen yet.
+fn bound_tcp(tcp: &SocketAddr, address: &Listen) -> Result<OwnedFd, StreamError> {
     let family = if tcp.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = new_socket(family, address)?;
     // Connections of an earlier life that wait for their end must not keep the next one from listening.
     sockopt::set_socket_reuseaddr(&socket, true).map_err(failed(address, "reuse the address"))?;
     rustix::net::bind(&socket, tcp).map_err(failed(address, "bind it"))?;
-    rustix::net::listen(&socket, BACKLOG).map_err(failed(address, "listen"))?;
     Ok(socket)
 }
 
 fn bind_vsock(cid: Option<u32>, port: u32, address: &Listen) -> Result<OwnedFd, StreamError> {
+    let socket = bound_vsock(cid, port, address)?;
+    rustix::net::listen(&socket, BACKLOG).map_err(failed(address, "listen"))?;
+    Ok(socket)
+}
+
+/// A socket that does not listen yet.
+fn bound_vsock(cid: Option<u32>, port: u32, address: &Listen) -> Result<OwnedFd, StreamError> {
     let socket = new_socket(AddressFamily::VSOCK, address)?;
     // SAFETY: integers and padding: zeroes are a value.
     let mut name: libc::sockaddr_vm = unsafe { std::mem::zeroed() };
@@ -256,7 +283,6 @@ fn bind_vsock(cid: Option<u32>, port: u32, address: &Listen) -> Result<OwnedFd, 
         let error = Errno::from_io_error(&error).unwrap_or(Errno::IO);
         return Err(failed(address, "bind it")(error));
     }
-    rustix::net::listen(&socket, BACKLOG).map_err(failed(address, "listen"))?;
     Ok(socket)
 }
 

@@ -27,7 +27,7 @@ pub use measure::file_system_memory;
 pub(crate) use measure::huge_page_file;
 use open::Hold;
 pub(crate) use open::open_to_look;
-pub use open::{FileOptions, check_kind, check_makes_files, check_writable, forget_cached};
+pub use open::{FileOptions, check_access, check_kind, check_makes_files, check_writable, forget_cached};
 
 use crate::{Description, Execution, Extent, Handed, Step, Storage, StorageError, Task};
 use engine::{Completion, Io, SharedFile, Token};

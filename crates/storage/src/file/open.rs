@@ -15,7 +15,7 @@ use crate::{
     check_migratable, late,
 };
 use engine::SharedFile;
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, OwnedFd};
@@ -356,6 +356,21 @@ pub fn forget_cached(path: &Path) -> Result<(), OpenError> {
 /// It cannot.
 pub fn check_writable(path: &Path) -> Result<(), OpenError> {
     open_to_look(path, OFlags::RDWR).map(drop)
+}
+
+/// Finds out whether the image may be opened as `options` say, by its permissions and those of its file system. It is not opened.
+///
+/// # Errors
+/// It may not.
+pub fn check_access(options: &FileOptions) -> Result<(), OpenError> {
+    let read = rustix::fs::Access::READ_OK;
+    let access = if options.read_only { read } else { read | rustix::fs::Access::WRITE_OK };
+    rustix::fs::accessat(CWD, &options.path, access, AtFlags::EACCESS).map_err(|errno| OpenError::Path {
+        path: options.path.clone(),
+        what: "open",
+        source: errno.into(),
+        hint: open_hint(errno, options),
+    })
 }
 
 /// Finds out whether files can be made in a directory, and leaves none there.

@@ -96,7 +96,7 @@ fn file_options(log: &LogFile, lock: bool) -> FileOptions {
     on_the_spot(FileOptions { direct: log.direct, lock, ..FileOptions::new(&log.path) })
 }
 
-fn superblock(path: &Path, file: &Arc<FileStorage>) -> Result<Superblock, VolumeError> {
+pub(super) fn superblock(path: &Path, file: &Arc<FileStorage>) -> Result<Superblock, VolumeError> {
     let superblock = read_superblock(&mut way(path, file.clone())?).map_err(VolumeError::format(path))?;
     if !superblock.apart {
         return Err(VolumeError::format(path)(FormatError::Whole));

@@ -77,15 +77,34 @@ pub fn default_memory_path(volume: &Uuid) -> PathBuf {
     there.or_else(possible).or(candidates.last()).cloned().unwrap_or_default()
 }
 
+/// As [`found`], of a file that need not be open, nor its directory be there. Nothing is made.
+pub(super) fn likely(place: &MemoryFile, volume: &Uuid) -> Option<PathBuf> {
+    let candidates = candidates(place, volume);
+    let there = candidates.iter().find(|path| *place != MemoryFile::Auto || path.exists());
+    let possible =
+        || candidates.iter().find(|path| path.parent().is_some_and(|directory| in_memory(directory).is_some()));
+    there.or_else(possible).or(candidates.last()).cloned()
+}
+
+/// Where the directory is, or is to be made, if that is on tmpfs and this user may make files there.
+fn in_memory(directory: &Path) -> Option<&Path> {
+    // Not made before it is known that it would do: /run need not be on tmpfs.
+    let above = if directory.is_dir() { directory } else { directory.parent()? };
+    let fits = is_in_memory(above).unwrap_or(false) && may_make_files(above);
+    fits.then_some(above)
+}
+
+fn may_make_files(directory: &Path) -> bool {
+    rustix::fs::access(directory, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK).is_ok()
+}
+
 /// Whether files can be made in a directory that is on tmpfs, which is made itself if need be.
 fn usable(directory: &Path) -> bool {
-    // Not made before it is known that it would do: /run need not be on tmpfs.
-    let above = if directory.is_dir() { Some(directory) } else { directory.parent() };
-    if !above.is_some_and(|path| is_in_memory(path).unwrap_or(false)) {
+    if in_memory(directory).is_none() {
         return false;
     }
     let _ = DirBuilder::new().mode(0o700).create(directory);
-    rustix::fs::access(directory, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK).is_ok()
+    may_make_files(directory)
 }
 
 /// Slots for zeroes cost little and let large ranges be zeroed at once, but not everything at once.
