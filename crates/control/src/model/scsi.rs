@@ -10,6 +10,7 @@ use values::{FieldError, Lun};
 /// A logical unit of a SCSI device: an entry of its `luns`, and the body of `POST /v1/exports/{name}/luns`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = NewLogicalUnit)]
 pub struct NewUnit {
     /// Where the guest finds it.
     pub lun: Lun,
@@ -71,6 +72,7 @@ pub(super) fn check_units(units: &[NewUnit]) -> Result<(), FieldError> {
 
 /// A logical unit that is served.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = LogicalUnit)]
 pub struct Unit {
     /// Where the guest finds it.
     pub lun: Lun,

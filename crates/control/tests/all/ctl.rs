@@ -61,12 +61,12 @@ fn json_is_what_the_api_says() {
 #[test]
 fn the_disks_of_a_scsi_device_come_and_go() {
     let served = Served::new();
-    for disk in ["system", "data", "spare"] {
+    for disk in ["system", "store", "spare"] {
         assert_eq!(ctl(&served, &format!("disk add {disk} --image /images/{disk}.img")).0, 0);
     }
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("scsi.toml");
-    let luns = "luns = [{ lun = 0, disk = 'system' }, { lun = '1:7', disk = 'data', serial = 'D7' }]";
+    let luns = "luns = [{ lun = 0, disk = 'system' }, { lun = '1:7', disk = 'store', serial = 'D7' }]";
     std::fs::write(&file, format!("name = 'vm1'\nkind = 'scsi'\nsocket = '/run/vm1.sock'\n{luns}\n")).unwrap();
     prints(&served, &format!("export add --file {}", file.display()), "export-add-scsi.txt");
     prints(&served, "lun add vm1 2 spare --serial S2", "lun-add.txt");
@@ -93,7 +93,7 @@ fn the_disks_of_a_scsi_device_come_and_go() {
     }
     let (status, text) = ctl(&served, "lun add vm1 16384 spare");
     assert!(status == 2 && text.contains("`16384` is not a LUN: its number, 0 to 16383"), "{text}");
-    let (status, text) = ctl(&served, "lun add vm1 3 spare --serial ''");
+    let (status, text) = ctl(&served, &format!("lun add vm1 3 spare --serial {}", "x".repeat(37)));
     assert!(status == 1 && text.starts_with("serial: must be 1 to 36 printable ASCII"), "{text}");
 }
 
