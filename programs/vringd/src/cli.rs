@@ -4,7 +4,7 @@ use crate::confinement::Confinement;
 use crate::failure::Failure;
 use crate::generate::Generate;
 use crate::upgrade::adopt;
-use crate::{config, dir, disk, image, launch, log, policy, run, scsi, tools, virtiofsd, volume};
+use crate::{config, dir, disk, doctor, image, launch, log, policy, run, scsi, tools, virtiofsd, volume};
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::Write;
@@ -24,6 +24,7 @@ Examples:
   vringd volume create --size 20G disk.vol           make a disk whose synchronous writes share commits
   vringd image create --size 20G disk.qcow2          make a thin disk
   vringd ctl export list                             look into a running daemon
+  vringd doctor /etc/vringd/config.toml              look what of this machine holds it back
 
 Exit status: 0 done; 1 failed; 2 wrong usage or configuration, nothing was changed; 3 the only export has failed;
 4 ended by a second signal, with requests in flight.")]
@@ -53,6 +54,8 @@ pub(crate) enum Command {
     Virtiofsd(Box<virtiofsd::Options>),
     /// Serve the exports of a configuration file
     Serve(ServeArgs),
+    /// Look what of this machine would hold a configuration back, and change nothing
+    Doctor(doctor::Args),
     /// Go on with what another program served: what a daemon executes that is upgraded
     #[command(hide = true)]
     Adopt(adopt::Args),
@@ -125,6 +128,7 @@ pub(crate) fn dispatch(arguments: Arguments) -> Result<ExitCode, Failure> {
             }
             run::run(config)
         }
+        Command::Doctor(args) => doctor::run(args),
         Command::Adopt(args) => adopt::run(&args, || start_log(true)),
         Command::Volume(args) => {
             start_log(true)?;

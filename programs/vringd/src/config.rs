@@ -26,7 +26,7 @@ const SHARED_DEFAULT_MAX: usize = 8;
 const STUCK_AFTER_DEFAULT: Duration = Duration::from_secs(30);
 
 /// A daemon's configuration.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Config {
     /// Where it was read from, to say so in refusals.
@@ -129,25 +129,31 @@ impl Config {
         poll: Poll,
         sockets: Sockets,
     ) -> Result<Config, Failure> {
-        let mut config = Config {
+        let most = WORKERS_MAX_DEFAULT.max(usize::from(export.queues()) + SHARED_DEFAULT_MAX).min(WORKERS_MAX);
+        let mut config = Config { control, workers_max: most, poll, disks, exports: vec![export], ..Config::nothing() };
+        config.take_sockets(sockets, true)?;
+        config.check().map_err(Failure::Usage)?;
+        Ok(config)
+    }
+
+    /// One that serves nothing, with every field at its default.
+    pub(crate) fn nothing() -> Config {
+        Config {
             source: None,
-            control,
+            control: None,
             control_fd: None,
             stuck_after: stuck_after_default(),
             workers: shared_default(),
-            workers_max: WORKERS_MAX_DEFAULT.max(usize::from(export.queues()) + SHARED_DEFAULT_MAX).min(WORKERS_MAX),
-            poll,
+            workers_max: WORKERS_MAX_DEFAULT,
+            poll: Poll::default(),
             favour: Favour::default(),
             policy: PolicyMode::default(),
             sandbox: Confinement::default(),
             one_disk: false,
             groups: Vec::new(),
-            disks,
-            exports: vec![export],
-        };
-        config.take_sockets(sockets, true)?;
-        config.check().map_err(Failure::Usage)?;
-        Ok(config)
+            disks: Vec::new(),
+            exports: Vec::new(),
+        }
     }
 
     /// Takes the sockets that the service manager has made, in place of the paths for them.

@@ -69,6 +69,23 @@ impl Plan {
     /// [`Failure::Usage`]: what cannot be had, after the field that asked for it.
     pub(crate) fn enter(self, config: &Config) -> Result<Held, Failure> {
         sandbox::one_thread().map_err(|error| Failure::Runtime(error.to_string()))?;
+        let mut held = self.hold_thread(config)?;
+        let seccomp = self.settings.seccomp.unwrap_or_default();
+        let sockets = if self.settings.allow_port.is_empty() { Sockets::Unix } else { Sockets::Tcp };
+        match seccomp.apply_with(self.role, sockets) {
+            Ok(()) => held.seccomp = seccomp_out(seccomp),
+            Err(error) if self.settings.seccomp.is_some() => return Err(refused("seccomp", error)),
+            Err(error) => tracing::warn!("sandbox: {error} to say that this is well known"),
+        }
+        held.tell();
+        Ok(held)
+    }
+
+    /// Takes from the thread that calls, and from what it starts, all but system calls, which are the whole process's.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`]: what cannot be had, after the field that asked for it.
+    pub(crate) fn hold_thread(&self, config: &Config) -> Result<Held, Failure> {
         sandbox::give_up_new_privileges().map_err(|error| Failure::Runtime(error.to_string()))?;
         let mut held = Held { disks_alone: self.role == Role::Disks, ..Held::default() };
         match self.landlock_off {
@@ -88,19 +105,11 @@ impl Plan {
         if let Some(capabilities) = capabilities {
             capabilities.apply().map_err(|error| refused("capabilities", error))?;
         }
-        let seccomp = self.settings.seccomp.unwrap_or_default();
-        let sockets = if self.settings.allow_port.is_empty() { Sockets::Unix } else { Sockets::Tcp };
         held.ports = self.settings.allow_port.iter().copied().collect();
-        match seccomp.apply_with(self.role, sockets) {
-            Ok(()) => held.seccomp = seccomp_out(seccomp),
-            Err(error) if self.settings.seccomp.is_some() => return Err(refused("seccomp", error)),
-            Err(error) => tracing::warn!("sandbox: {error} to say that this is well known"),
-        }
-        held.tell();
         Ok(held)
     }
 
-    /// Confines the process to the paths of `config`.
+    /// Confines the thread to the paths of `config`.
     fn confine(&self, config: &Config, held: &mut Held) -> Result<(), Failure> {
         let mut paths = Paths::of(config, &self.settings.allow)?;
         if self.identity.is_some() {

@@ -16,6 +16,7 @@ mod dir;
 mod directory;
 mod disk;
 mod disks;
+mod doctor;
 mod failure;
 mod generate;
 mod health;

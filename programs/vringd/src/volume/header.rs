@@ -22,7 +22,8 @@ pub(crate) fn warn_of_volume(disk: &str, path: &Path) {
     }
 }
 
-fn begins_like_a_volume(path: &Path) -> bool {
+/// Whether the image at `path` begins like a volume.
+pub(crate) fn begins_like_a_volume(path: &Path) -> bool {
     let mut magic = [0; MAGIC.len()];
     // What cannot be read now was opened a moment ago: nobody depends on the warning.
     File::open(path).and_then(|image| image.read_exact_at(&mut magic, 0)).is_ok() && magic == MAGIC

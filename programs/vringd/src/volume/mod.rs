@@ -7,7 +7,7 @@ mod show;
 
 pub(crate) use api::info_out;
 pub(crate) use args::Args;
-pub(crate) use header::warn_of_volume;
+pub(crate) use header::{begins_like_a_volume, warn_of_volume};
 pub(crate) use show::{info as show_info, replayed as show_replayed};
 
 use crate::bar::Bar;

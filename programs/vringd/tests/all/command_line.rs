@@ -69,9 +69,14 @@ fn a_directory_that_cannot_be_served_is_refused_before_a_socket_is_made() {
 fn every_command_has_a_man_page() {
     let directory = tempfile::tempdir().unwrap();
     assert!(run("vringd", &format!("man {}", directory.path().display())).status.success());
-    for page in
-        ["vringd.1", "vringd-dir.1", "vringd-virtiofsd.1", "vringd-ctl-export-add-dir.1", "vringd-ctl-disk-add.1"]
-    {
+    for page in [
+        "vringd.1",
+        "vringd-dir.1",
+        "vringd-doctor.1",
+        "vringd-virtiofsd.1",
+        "vringd-ctl-export-add-dir.1",
+        "vringd-ctl-disk-add.1",
+    ] {
         let text = std::fs::read_to_string(directory.path().join(page)).unwrap();
         assert!(text.contains(".SH OPTIONS"), "{page}");
     }

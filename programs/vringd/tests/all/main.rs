@@ -2,6 +2,7 @@
 
 mod command_line;
 mod disks;
+mod doctor;
 mod file_size_limit;
 mod image;
 mod luks;
