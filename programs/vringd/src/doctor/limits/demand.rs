@@ -113,7 +113,13 @@ pub(in crate::doctor) fn queues(export: &NewExport, cpus: u64) -> u64 {
         None => queues.min(cpus.max(1)),
     };
     let virtiofs = |directory: &control::model::Directory| directory.protocol == Protocol::Virtiofs;
-    started + u64::from(export.directory.as_ref().is_some_and(virtiofs))
+    // Those for urgent requests, and for control and events.
+    let beside = match export.kind {
+        ExportKind::Disk => 0,
+        ExportKind::Dir => u64::from(export.directory.as_ref().is_some_and(virtiofs)),
+        ExportKind::Scsi => 2,
+    };
+    started + beside
 }
 
 /// A guest of the export.
