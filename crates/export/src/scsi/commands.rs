@@ -36,6 +36,10 @@ impl ScsiRing {
             return self.transport(head, ResponseCode::BadTarget, io);
         };
         let decoded = decode(cdb, Addressed::Disk(&entry.facts));
+        // Before anything else is told: whoever hears of something else takes the command for one that was not performed.
+        if again && matches!(decoded, Ok(Command::CompareAndWrite { .. } | Command::ReserveOut(_))) {
+            return self.check(head, MAY_BE_DONE, io);
+        }
         if entry.attention
             && let Some(sense) = self.attention(head, cdb)
         {
@@ -59,7 +63,7 @@ impl ScsiRing {
         if !gate.allows(command.access()) {
             return self.respond(head, &Response::status(&buffers, Status::ReservationConflict), 0, io);
         }
-        self.perform(head, command, again, io);
+        self.perform(head, command, io);
     }
 
     /// What is to be told before the command, if it is one that hears of it first.
@@ -81,13 +85,19 @@ impl ScsiRing {
     /// A command for a unit that its target does not have.
     pub(super) fn command_to_nobody(&mut self, head: u16, lun: Lun, cdb: &[u8], io: &mut Io<'_>) {
         match decode(cdb, Addressed::Nothing) {
-            Ok(Command::Query { query, allocation }) => self.query(head, lun, query, allocation, io),
+            Ok(command @ Command::Query { query, allocation }) => {
+                let (buffers, inout) = (self.ring.slot(head).request.buffers, self.terms.inout);
+                match buffers.admit(command.transfer(0), inout) {
+                    Ok(()) => self.query(head, lun, query, allocation, io),
+                    Err(code) => self.transport(head, code, io),
+                }
+            }
             Ok(_) => self.check(head, Sense::NO_UNIT, io),
             Err(sense) => self.check(head, sense, io),
         }
     }
 
-    fn perform(&mut self, head: u16, command: Command, again: bool, io: &mut Io<'_>) {
+    fn perform(&mut self, head: u16, command: Command, io: &mut Io<'_>) {
         match command {
             Command::Read { offset, len, fua } => {
                 self.turns.figures.bytes_read.add(len);
@@ -109,8 +119,6 @@ impl ScsiRing {
                 }
                 None => self.full(head, io),
             },
-            // Done once, it compares with what it has written itself.
-            Command::CompareAndWrite { .. } if again => self.check(head, MAY_BE_DONE, io),
             Command::CompareAndWrite { offset, len, fua } => self.compare_and_write(head, (offset, len, fua), io),
             Command::Flush { .. } => self.begin(head, Operation::Flush, Work::Answer { moved: 0 }, io),
             Command::Unmap { list_bytes } => self.unmap(head, list_bytes, io),
@@ -132,8 +140,6 @@ impl ScsiRing {
                 self.query(head, lun, query, allocation, io);
             }
             Command::ReserveIn { action, allocation } => self.reserve_in(head, action, allocation, io),
-            // Registered once, a key is another than it was.
-            Command::ReserveOut(_) if again => self.check(head, MAY_BE_DONE, io),
             Command::ReserveOut(out) => self.reserve_out(head, out, io),
             Command::Reserve => self.reserve(head, io),
             Command::Release => self.release(head, io),
@@ -301,16 +307,20 @@ impl ScsiRing {
         }
     }
 
-    fn select_mode(&mut self, head: u16, list_bytes: u16, long: bool, io: &Io<'_>) {
+    fn select_mode(&mut self, head: u16, list_bytes: u16, long: bool, io: &mut Io<'_>) {
         let list = self.list_bytes(list_bytes.into());
         let Some(entry) = self.entry_of(head) else { return };
         let selected = entry.unit.clone().change(|state| {
             let mode = select_mode(&list, long, &state.facts)?;
+            let turned_off = state.facts.mode().write_cache && !mode.write_cache;
             state.facts.set_mode(mode);
-            Ok(())
+            Ok(turned_off)
         });
+        let moved = list_bytes.into();
         match selected {
-            Ok(()) => self.good(head, list_bytes.into(), 0, io),
+            // What was written before is in the cache that is no more, and nobody flushes it later.
+            Ok(true) => self.begin(head, Operation::Flush, Work::Answer { moved }, io),
+            Ok(false) => self.good(head, moved, 0, io),
             Err(sense) => self.check(head, sense, io),
         }
     }

@@ -12,14 +12,12 @@ use crate::{ExportError, Ring};
 use device::scsi::spec::{feature, queue};
 use device::scsi::{Address, Attention, Config, Event, Reset, Settings};
 use engine::Io;
-use std::num::NonZeroU8;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use storage::Storage;
 use storage::kit::{Jobs, LOOKS};
 use values::Lun;
 use vhost_user::RingStart;
-use vring::Note;
 
 /// Data segments of a request that the driver is told of: with header and response, 128 descriptors.
 const SEG_MAX: u32 = 126;
@@ -43,9 +41,6 @@ pub struct ScsiOptions {
     /// The units that there are at first.
     pub units: Vec<UnitOptions>,
 }
-
-/// What a device's note says ([`Device::note`]): a guest has turned all write caches on, where it may.
-const WRITE_BACK: NonZeroU8 = NonZeroU8::new(1).unwrap();
 
 struct State {
     config: Config,
@@ -271,18 +266,6 @@ impl Device for Scsi {
             self.spread_terms(rings);
         }
         written
-    }
-
-    /// Where a guest may turn write caches on, they begin turned off: a driver that believes in none never flushes. So only a word of an
-    /// earlier life turns them on again.
-    fn note(&self) -> Option<NonZeroU8> {
-        self.write_back().map(|_| WRITE_BACK)
-    }
-
-    fn recall(&self, _rings: &RingSet, note: Note) {
-        if note == Note::Left(WRITE_BACK) {
-            self.units.turn_write_caches_on();
-        }
     }
 
     fn take(&self, rings: &RingSet, is_wanted: &dyn Fn() -> bool) -> Result<Took, String> {

@@ -71,7 +71,8 @@ pub fn lba_status_out(
     let start = out.len();
     let room = (allocation as usize).saturating_sub(STATUS_HEADER_BYTES) / STATUS_DESCRIPTOR_BYTES;
     out.extend_from_slice(&[0; STATUS_HEADER_BYTES]);
-    let runs = Runs::new(unit, offset, extents.into_iter());
+    // One without bytes says nothing of any block.
+    let runs = Runs::new(unit, offset, extents.into_iter().filter(|extent| extent.len > 0));
     // One at least: the length says what an initiator without room for it misses.
     for run in runs.take(room.max(1)) {
         out.extend_from_slice(&run.block.to_be_bytes());

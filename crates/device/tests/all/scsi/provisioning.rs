@@ -97,6 +97,13 @@ fn a_run_longer_than_its_field_is_told_in_parts() {
     assert_eq!(counts, [u32::MAX, u32::MAX, 2]);
 }
 
+#[test]
+fn an_extent_without_bytes_says_nothing() {
+    let unit = unit_with(|s| s.capacity_bytes = 40 * 512);
+    let of = |extents: &[(u64, bool)]| status(&unit, 0, extents, 4096);
+    assert_eq!(of(&[(1, false), (0, true)]), of(&[(1, false)]));
+}
+
 proptest! {
     #[test]
     fn a_block_that_is_mapped_in_part_is_mapped(first in 0..20_u64, extents in proptest::collection::vec((0..3000_u64, any::<bool>()), 1..12)) {
