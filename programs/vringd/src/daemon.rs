@@ -19,7 +19,7 @@ use control::model::policy::{PlacementPolicy, Policy, PolicyRecord, PolicySettin
 use control::model::{
     self as api, Attach, GroupSettings, Info, NewDisk, NewGroup, NewWorker, Protocol, Resize, Settings,
 };
-use control::{ApiError, Scope};
+use control::{ApiError, Asker, Scope};
 use disk::{Disk, Disks, Lease};
 use engine::WorkerSpec;
 use export::{Carried, DAEMON, DiskOptions, Engine, Export, ExportError, Hosting, NbdOptions, Socket};
@@ -553,8 +553,8 @@ impl control::Daemon for Daemon {
         Ok(choices::record(&self.engine, self.placements.record()))
     }
 
-    fn upgrade(&self, new: api::NewUpgrade) -> ApiError {
-        upgrade::perform(self, &new)
+    fn upgrade(&self, new: api::NewUpgrade, asker: &Asker) -> ApiError {
+        upgrade::perform(self, &new, asker)
     }
 
     fn shutdown(&self) -> Result<(), ApiError> {
