@@ -249,7 +249,7 @@ fn open_file(options: &MemoryOptions, path: &Path) -> Result<MemoryStorage, Open
         let hint = "; its space is allocated in full: make room in its file system, or export it with storage `file`";
         allocate(&fd, unit, size_bytes).map_err(failed("allocate its space", hint))?;
     }
-    let backing = Backing::File { fd, read_only: options.read_only };
+    let backing = Backing::File { fd: fd.into(), read_only: options.read_only };
     let map = Map::new(backing, size_bytes, page).map_err(failed("map", ""))?;
     Ok(MemoryStorage::new(map, Some(lock), path.display().to_string(), options.read_only, size_bytes))
 }
