@@ -71,6 +71,7 @@ mod service;
 mod successor;
 mod uml;
 mod upgrade;
+mod upgrade_closes;
 mod upgrade_fs;
 mod upgrade_volume;
 mod write_cache;
