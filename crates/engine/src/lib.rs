@@ -31,6 +31,7 @@ mod sync;
 mod timer;
 mod token;
 mod uring;
+mod ways;
 mod worker;
 
 pub use bell::{Bell, BellError, may_be_watched};
@@ -51,3 +52,4 @@ pub use solo::Solo;
 pub use spec::{SpecError, WorkerSpec};
 pub use token::{Completion, RingId, Token};
 pub use values::{CpuList, Execution, Placement, Poll};
+pub use ways::Ways;
