@@ -1,5 +1,6 @@
 //! Which ring of which export: for the log, and for the news that it is lost.
 
+use crate::trace::Recorder;
 use engine::Panic;
 use std::sync::{Arc, Weak};
 
@@ -18,17 +19,19 @@ pub(crate) struct Label {
     pub(crate) ring: u16,
     /// Weak: an export that has ended needs no news of its rings.
     keeper: Option<Weak<dyn Keeper>>,
+    /// The export's, for its slow requests.
+    pub(crate) recorder: Arc<Recorder>,
 }
 
 impl Label {
-    pub(crate) fn new(export: &str, ring: u16, keeper: Weak<dyn Keeper>) -> Label {
-        Label { export: export.into(), ring, keeper: Some(keeper) }
+    pub(crate) fn new(export: &str, ring: u16, keeper: Weak<dyn Keeper>, recorder: Arc<Recorder>) -> Label {
+        Label { export: export.into(), ring, keeper: Some(keeper), recorder }
     }
 
     /// Of a ring without an export.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn of_nobody() -> Label {
-        Label { export: "nobody".into(), ring: 0, keeper: None }
+        Label { export: "nobody".into(), ring: 0, keeper: None, recorder: Arc::default() }
     }
 
     /// As [`Keeper::lost`].

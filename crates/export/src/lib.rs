@@ -31,6 +31,7 @@ mod shared;
 mod status;
 mod stream;
 mod target;
+mod trace;
 mod turns;
 mod virtqueue;
 mod workers;
@@ -48,6 +49,7 @@ pub use ring::Ring;
 
 pub use status::{Content, ExportStatus, RingState, RingStatus, SessionCounts};
 pub use stream::{Admission, CONNECTIONS, CONNECTIONS_MAX, StreamError, StreamListener};
+pub use trace::{LOCK, OTHER, Object, Recorder, SlowRequest, Taken, Times, Wait, What};
 pub use vring::CRASH_POINTS;
 pub use workers::DAEMON;
 

@@ -34,6 +34,7 @@ mod prepared;
 mod run;
 mod service;
 mod tools;
+mod traces;
 mod upgrade;
 mod users;
 mod virtiofsd;

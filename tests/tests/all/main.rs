@@ -69,6 +69,7 @@ mod scrape;
 mod serve_volume;
 mod service;
 mod successor;
+mod trace;
 mod uml;
 mod upgrade;
 mod upgrade_fs;

@@ -20,6 +20,7 @@ mod run;
 mod table;
 mod tls;
 mod top;
+mod trace;
 mod upgrade;
 mod volume;
 
@@ -36,6 +37,7 @@ pub use policy::PolicyArgs;
 pub use pull::{DiskListen, PullArgs};
 pub use run::perform;
 pub use tls::TlsFlags;
+pub use trace::TraceArgs;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;

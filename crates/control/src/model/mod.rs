@@ -16,6 +16,7 @@ pub mod policy;
 mod pull;
 mod sandbox;
 mod snapshot;
+pub mod trace;
 mod upgrade;
 mod volume;
 mod worker;

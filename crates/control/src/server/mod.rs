@@ -17,6 +17,7 @@ mod openapi;
 mod policy;
 mod routes;
 mod runtime;
+mod traces;
 
 use crate::daemon::Daemon;
 pub use error::StartError;
