@@ -117,11 +117,12 @@ impl Disk {
         }
     }
 
-    /// Lets another storage stand behind it, which rings take up when they are [released](Self::releaser).
-    pub(crate) fn set_storage(&self, storage: Arc<dyn Storage>) {
-        let before = std::mem::replace(&mut *self.storage.lock().unwrap_or_else(PoisonError::into_inner), storage);
-        // It may be closed by this, without the lock.
-        drop(before);
+    /// Lets another storage stand behind it if this one does now; rings take it up when they are [released](Self::releaser).
+    pub(crate) fn set_storage(&self, before: &Arc<dyn Storage>, storage: &Arc<dyn Storage>) {
+        let mut behind = self.storage.lock().unwrap_or_else(PoisonError::into_inner);
+        if Arc::ptr_eq(&behind, before) {
+            *behind = storage.clone();
+        }
     }
 
     /// What lets a ring go on that this order holds, with what stands behind the disk then.

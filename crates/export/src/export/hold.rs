@@ -97,7 +97,7 @@ impl Held<'_> {
     /// from now on. Whoever calls keeps the one before until nobody else has it: a worker must not be the one who closes it.
     pub fn put(&self, before: &Arc<dyn Storage>, storage: &Arc<dyn Storage>) {
         match &self.export.served {
-            Served::Disk(disk) => disk.set_storage(storage.clone()),
+            Served::Disk(disk) => disk.set_storage(before, storage),
             Served::Scsi(scsi) => scsi.set_storage(before, storage),
             Served::Directory(_) | Served::P9(_) => {}
         }

@@ -39,7 +39,10 @@ fn requests_wait_and_go_to_the_storage_that_came_meanwhile() {
     guest.kick.write(1).unwrap();
     std::thread::sleep(A_WHILE);
     assert_eq!(guest.used_idx(), 1);
-    held.put(&two, &two);
+    // The disks of other exports are exchanged in the same moment, and this one stays.
+    held.put(&one, &two);
+    let other: Arc<dyn Storage> = Arc::new(sectors());
+    held.put(&other, &one);
     std::thread::sleep(A_WHILE);
     assert_eq!(guest.used_idx(), 1);
     drop(held);
@@ -60,7 +63,7 @@ fn requests_wait_and_go_to_the_storage_that_came_meanwhile() {
         let ends = scope.spawn(|| frontend.get_vring_base(0).unwrap());
         std::thread::sleep(A_WHILE);
         assert!(!ends.is_finished());
-        held.put(&one, &one);
+        held.put(&two, &one);
         drop(held);
         ends.join().unwrap();
     });
@@ -74,6 +77,7 @@ fn requests_wait_and_go_to_the_storage_that_came_meanwhile() {
 fn what_does_not_end_lets_the_rings_go_on() {
     let storage = Scripted::new(1 << 20);
     let server = server::Server::new(storage.clone());
+    let before: Arc<dyn Storage> = storage.clone();
     let mut client = server.client(Replies::Simple);
     storage.hold(|_| true);
     client.post(&Request::write(0, &[1; 512]));
@@ -95,7 +99,7 @@ fn what_does_not_end_lets_the_rings_go_on() {
         std::thread::sleep(A_WHILE);
         assert_eq!(server.in_flight(), 0);
         let next: Arc<dyn Storage> = Arc::new(server::memory(1 << 20));
-        held.put(&next, &next);
+        held.put(&before, &next);
     });
     for _ in 0..3 {
         assert_eq!(client.answer().errno, 0);
