@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
-use tests::image;
 use tests::lab::Lab;
 use tests::libvirt::{Host, PLACE, block};
 use tests::moving::rounds;
 use tests::qemu::QUIET;
+use tests::vringd;
 
 const MIB: u64 = 1 << 20;
 const SECTOR_BYTES: u64 = 512;
@@ -45,21 +45,28 @@ const SCRIPT: &str = "mkdir -p /mnt
         echo \"round $round ends: $(ls -d /dev/vd? | wc -l) disks, $(cat /sys/block/vda/size) sectors\"
     done";
 
+/// Where the page has its images.
+const IMAGES: &str = "/var/lib/libvirt/images";
+
 /// What domains and their hosts have in common.
 struct Place(TempDir);
 
 impl Place {
     fn new() -> Result<Self> {
         let place = Self(TempDir::with_prefix("vringd-test-")?);
-        image::sparse(place.path(), "vm1.raw", 64 * MIB)?;
-        image::sparse(place.path(), "vm2.raw", 32 * MIB)?;
+        for (name, size) in [("vm1.qcow2", "64M"), ("vm2.qcow2", "32M")] {
+            let made = vringd::run(place.path(), &["image", "create", "--size", size, name])?;
+            ensure!(made.status.success(), "{}", vringd::said(&made));
+        }
         fs::create_dir(place.path().join("share"))?;
         fs::create_dir(place.path().join("more"))?;
         fs::write(place.path().join("script"), SCRIPT)?;
         let page = block("toml", "control")?;
         let (_, export) = page.split_once("[[export]]").context("the page has an export")?;
-        let config = format!("{page}\n[[export]]{}", export.replace("vm1", "vm2")).replace("/srv", PLACE);
-        fs::write(place.path().join("vringd.toml"), config)?;
+        let config = format!("{page}\n[[export]]{}", export.replace("vm1", "vm2")).replace(IMAGES, PLACE);
+        // QEMU is root's on these hosts.
+        let config: Vec<_> = config.lines().filter(|line| !line.starts_with("socket_owner")).collect();
+        fs::write(place.path().join("vringd.toml"), config.join("\n"))?;
         fs::write(place.path().join("domain.xml"), domain()?)?;
         fs::write(place.path().join("disk.xml"), disk()?.replace("vm1", "vm2").replace("vda", "vdb"))?;
         // With the page's program and its options.
@@ -169,7 +176,7 @@ fn domain() -> Result<String> {
 const SERVE: &str = "mkdir -p /run/vringd
     vringd serve /place/vringd.toml >>/place/$(hostname)/vringd.log 2>&1 &
     echo $! >/run/vringd/pid
-    until vringd ctl export list >/dev/null 2>&1; do sleep 0.05; done";
+    until vringd ctl export list >/dev/null 2>&1; do kill -0 $!; sleep 0.05; done";
 
 /// A host with a daemon that serves the disks.
 fn host(lab: &Lab, place: &Place, name: &str) -> Result<Host> {
