@@ -137,7 +137,12 @@ impl Queue {
     /// Whether it takes requests.
     #[inline]
     pub(crate) fn is_serving(&self) -> bool {
-        self.page.enabled() && self.page.broken.get().is_none()
+        self.page.enabled() && !self.is_broken()
+    }
+
+    /// Whether it takes no request any more.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.page.broken.get().is_some()
     }
 
     #[inline]
@@ -164,7 +169,7 @@ impl Queue {
     /// As [`pop`](Self::pop), but only what an earlier life owes, and of a disabled ring as well: it was taken while the ring
     /// was enabled, and must be answered before the ring can stop.
     pub(crate) fn pop_owed(&mut self) -> Option<(u16, u64)> {
-        if self.page.broken.get().is_some() {
+        if self.is_broken() {
             return None;
         }
         let popped = self.ring.pop_owed(&mut self.chain);

@@ -48,7 +48,8 @@ impl Export {
         loop {
             let mut busy = None;
             for ring in &held.rings {
-                let requests = self.ask(ring, |ring, _| ring.requests_in_flight())?;
+                // What waits for others touches no storage.
+                let requests = self.ask(ring, |ring, _| ring.requests_to_drain())?;
                 if requests > 0 {
                     busy = Some((ring.0, requests));
                 }

@@ -189,6 +189,7 @@ impl ScsiRing {
 
     fn verify(&mut self, head: u16, offset: u64, len: u64, compare: Compare) -> Option<Box<Verify>> {
         self.turns.look = true;
+        self.turns.begun_bytes += len;
         self.reserve_bytes(PART_BYTES)?;
         let block_bytes = self.entry_of(head).map_or(512, |entry| entry.facts.block_bytes().into());
         let data = self.ring.queue.chain.readable_segments().to_vec();
@@ -216,11 +217,12 @@ impl ScsiRing {
         self.turns.figures.bytes_written.add(len);
         self.turns.begun_bytes += 2 * len;
         let found = Vec::with_capacity(half);
-        let swap = Swap { offset, expected, next, found, durable, step: SwapStep::Waits };
+        let Some(entry) = self.entry_of(head) else { return };
+        let turn = entry.unit.line_up(|| io.reply(Token::request(head)));
+        let is_next = turn.has_come();
+        let swap = Swap { offset, expected, next, found, durable, step: SwapStep::Waits, turn: Some(turn) };
         self.keep(head, Work::Swap(Box::new(swap)));
-        let begins = self.entry_of(head).map(|entry| entry.unit.clone());
-        // In a turn of its own, whether it has to wait or not.
-        if begins.is_some_and(|unit| unit.begin_swap(|| io.reply(Token::request(head)))) {
+        if is_next {
             self.go_on(head, Step::Done(Ok(())), io);
         }
     }
@@ -254,6 +256,7 @@ impl ScsiRing {
                 return self.full(head, io);
             }
             self.turns.figures.bytes_written.add(len);
+            self.turns.begun_bytes += len;
             self.turns.look = true;
             let buffer = block.repeat(bytes / block.len());
             self.keep(head, Work::Repeat(Box::new(Repeat { offset, len, done: 0, buffer, durable, moved })));
@@ -293,7 +296,7 @@ impl ScsiRing {
                 let extents = extents.iter().map(|extent| Extent { len: extent.bytes, mapped: extent.data });
                 let mut answer = Vec::new();
                 lba_status_out(&entry.facts, offset, extents, allocation, &mut answer);
-                let skip = self.terms.sizes.response_bytes() as u64;
+                let skip = self.ring.slot(head).request.sizes.response_bytes() as u64;
                 let sent = vring::copy::write_at(&room, skip, &answer) as u64;
                 self.good(head, sent, sent, io);
             }
@@ -484,9 +487,8 @@ impl ScsiRing {
                 }
                 SwapStep::Reads | SwapStep::Writes => {
                     let differs = if swap.step == SwapStep::Reads { swap.differs() } else { None };
-                    let moved = 2 * swap.expected.len() as u64;
-                    self.end_swap(head);
-                    (moved, differs)
+                    swap.turn = None;
+                    (2 * swap.expected.len() as u64, differs)
                 }
             },
             Work::Look(_) => return false,
@@ -498,20 +500,10 @@ impl ScsiRing {
         false
     }
 
-    fn end_swap(&mut self, head: u16) {
-        if let Some(entry) = self.entry_of(head) {
-            entry.unit.end_swap();
-        }
-    }
-
     fn failed(&mut self, head: u16, error: &StorageError, io: &Io<'_>) {
         let Label { export, ring, .. } = &self.turns.label;
         tracing::debug!(export = &**export, ring, %error, "a request failed");
-        let request = &self.ring.slot(head).request;
-        let sense = sense_of(error, &request.task.operation);
-        if matches!(&request.work, Work::Swap(swap) if swap.step != SwapStep::Waits) {
-            self.end_swap(head);
-        }
+        let sense = sense_of(error, &self.ring.slot(head).request.task.operation);
         self.check(head, sense, io);
     }
 }

@@ -1,7 +1,7 @@
 //! The control queue: task management (virtio 1.3, 5.6.6.2).
 
 use super::kind::Kind;
-use super::tasks::{self, Which};
+use super::tasks::{self, Question, Which, Word, word};
 use super::units::Units;
 use crate::attachment::Attachment;
 use crate::label::Label;
@@ -12,18 +12,34 @@ use device::scsi::{
     Address, BadTarget, CONTROL_BYTES_MAX, Control, ResponseCode, Tmf, decode_control, notification_reply,
 };
 use engine::{Completion, Io, Token};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
-use storage::kit::Jobs;
+use std::sync::{Arc, Weak};
 use vhost_user::RingStart;
 use vring::Segment;
 
+/// Requests that wait for tasks, at most: more are taken when these have been answered. Each ring looks at all of them in each turn.
+const WAITING_MAX: usize = 16;
+
 /// A request on the control queue.
+#[derive(Default)]
 pub(crate) struct ControlRequest {
     /// Where its reply goes.
     reply: Vec<Segment>,
-    /// The reply's byte, once somebody else has it.
-    code: Arc<AtomicU8>,
+    /// What it waits for.
+    word: Weak<Word>,
+    /// What is done and said when that has come.
+    then: Then,
+}
+
+/// What follows the word of all rings.
+#[derive(Clone, Copy, Debug, Default)]
+enum Then {
+    /// Says whether there are such tasks.
+    #[default]
+    Say,
+    /// Says that it is done: there are none any more.
+    Done,
+    /// Resets these units, and says so.
+    Reset(Which),
 }
 
 /// The control queue of a device.
@@ -31,17 +47,22 @@ pub(crate) struct ControlRing {
     turns: Turns,
     ring: Virtqueue<ControlRequest>,
     units: Arc<Units>,
-    /// Threads on which it is waited for tasks.
-    waits: Jobs,
+    /// What waits is left to the ring's next life from now on.
+    suspended: bool,
+    /// Requests that were.
+    owed: Vec<u16>,
 }
 
 impl ControlRing {
-    pub(crate) fn new(start: RingStart, units: Arc<Units>, waits: Jobs, label: Label) -> Result<ControlRing, Broken> {
+    pub(crate) fn new(start: RingStart, units: Arc<Units>, label: Label) -> Result<ControlRing, Broken> {
         let queue = Queue::new(start, label.clone())?;
         let turns = Turns::new(&Kind::NAMES, queue.size().into(), label);
-        let request = || ControlRequest { reply: Vec::new(), code: Arc::default() };
-        let ring = Virtqueue::new(queue, &turns.figures, request);
-        Ok(ControlRing { turns, ring, units, waits })
+        let ring = Virtqueue::new(queue, &turns.figures, ControlRequest::default);
+        Ok(ControlRing { turns, ring, units, suspended: false, owed: Vec::new() })
+    }
+
+    fn has_room(&self) -> bool {
+        self.ring.queue.in_flight() < WAITING_MAX
     }
 
     fn start(&mut self, head: u16, io: &mut Io<'_>) {
@@ -100,48 +121,40 @@ impl ControlRing {
         let unit = Which::of_unit(lun);
         let task = Which { tag: Some(id), ..unit };
         match function {
-            Tmf::AbortTask => self.wait(head, task, None, io),
-            Tmf::AbortTaskSet | Tmf::ClearTaskSet => self.wait(head, unit, None, io),
-            Tmf::LogicalUnitReset => self.wait(head, unit, Some(unit), io),
+            Tmf::AbortTask => self.ask(head, task, Then::Done, io),
+            Tmf::AbortTaskSet | Tmf::ClearTaskSet => self.ask(head, unit, Then::Done, io),
+            Tmf::LogicalUnitReset => self.ask(head, unit, Then::Reset(unit), io),
             Tmf::NexusReset => {
                 let target = Which { lun: None, ..unit };
-                self.wait(head, target, Some(target), io);
+                self.ask(head, target, Then::Reset(target), io);
             }
-            Tmf::QueryTask => self.look(head, task, io),
-            Tmf::QueryTaskSet => self.look(head, unit, io),
+            Tmf::QueryTask => self.ask(head, task, Then::Say, io),
+            Tmf::QueryTaskSet => self.ask(head, unit, Then::Say, io),
             Tmf::ClearAca | Tmf::Unknown(_) => self.say(head, ResponseCode::FunctionRejected, io),
         }
     }
 
-    /// Answers when these tasks have ended, and the units that are to be have been reset behind them.
-    fn wait(&mut self, head: u16, which: Which, reset: Option<Which>, io: &mut Io<'_>) {
-        let (label, units) = (self.turns.label.clone(), self.units.clone());
-        self.elsewhere(head, io, move || {
-            tasks::ended(&label, which);
-            if let Some(which) = reset {
-                units.reset(which);
+    /// Asks the device's rings of these tasks. The request goes on when they have answered.
+    fn ask(&mut self, head: u16, which: Which, then: Then, io: &mut Io<'_>) {
+        let question = if matches!(then, Then::Say) { Question::Exist } else { Question::End };
+        let word = tasks::ask(&self.turns.label, which, question, io.reply(Token::request(head)));
+        let request = &mut self.ring.slot(head).request;
+        (request.word, request.then) = (word, then);
+    }
+
+    /// The rings have answered.
+    fn conclude(&mut self, head: u16, result: i32, io: &Io<'_>) {
+        let code = match (result, self.ring.slot(head).request.then) {
+            (word::NONE, Then::Reset(which)) => {
+                self.units.reset(which);
+                ResponseCode::Ok
             }
-            ResponseCode::Ok
-        });
-    }
-
-    /// Answers whether there are such tasks.
-    fn look(&mut self, head: u16, which: Which, io: &mut Io<'_>) {
-        let label = self.turns.label.clone();
-        self.elsewhere(head, io, move || {
-            if tasks::exist(&label, which) { ResponseCode::FunctionSucceeded } else { ResponseCode::Ok }
-        });
-    }
-
-    fn elsewhere(&mut self, head: u16, io: &mut Io<'_>, job: impl FnOnce() -> ResponseCode + Send + 'static) {
-        let code = self.ring.slot(head).request.code.clone();
-        // A thread that panics leaves this behind.
-        code.store(ResponseCode::Failure.byte(), Ordering::Relaxed);
-        // Not here, even where it might wait: rings of this worker have to answer meanwhile.
-        self.waits.run_elsewhere(io.reply(Token::request(head)), move || {
-            code.store(job().byte(), Ordering::Relaxed);
-            0
-        });
+            (word::NONE, Then::Say | Then::Done) => ResponseCode::Ok,
+            (word::FOUND, Then::Say) => ResponseCode::FunctionSucceeded,
+            _ => ResponseCode::Failure,
+        };
+        let failed = code == ResponseCode::Failure;
+        self.finish(head, &[code.byte()], failed, io);
     }
 
     fn say(&mut self, head: u16, code: ResponseCode, io: &Io<'_>) {
@@ -180,6 +193,9 @@ impl Attachment for ControlRing {
     }
 
     fn next(&mut self, io: &mut Io<'_>) -> bool {
+        if !self.has_room() {
+            return false;
+        }
         let popped = self.ring.pop(io.now_ns());
         if let Some(head) = popped {
             self.start(head, io);
@@ -187,16 +203,28 @@ impl Attachment for ControlRing {
         popped.is_some()
     }
 
+    fn is_waiting(&self) -> bool {
+        self.has_room() && self.ring.queue.ready()
+    }
+
+    /// Without room, what waits is looked at when something has been answered.
+    fn arm(&mut self) -> bool {
+        !self.turns.gate.closed() && self.has_room() && self.ring.queue.arm()
+    }
+
     fn ended(&mut self, completion: Completion, io: &mut Io<'_>) {
         let Some(head) = self.ring.in_flight(completion.token.index()) else {
             debug_assert!(false, "completion of {:?}, which is not in flight", completion.token);
             return;
         };
-        let slot = self.ring.slot(head);
-        slot.fresh = false;
-        let code = slot.request.code.load(Ordering::Relaxed);
-        let failed = ![ResponseCode::Ok, ResponseCode::FunctionSucceeded].iter().any(|good| good.byte() == code);
-        self.finish(head, &[code], failed, io);
+        self.ring.slot(head).fresh = false;
+        if self.suspended && completion.result == word::GIVEN_UP {
+            self.ring.slot(head).request.reply.clear();
+            self.ring.put_off(head);
+            self.owed.push(head);
+            return;
+        }
+        self.conclude(head, completion.result, io);
     }
 
     fn show_some(&mut self, _io: &mut Io<'_>) {}
@@ -210,9 +238,30 @@ impl Attachment for ControlRing {
         self.ring.abandon();
     }
 
+    /// Tasks may take as long as their disks do, and whoever stops the ring does not wait for that: what it has taken fails, or is the
+    /// next life's.
     fn drain(&mut self, io: &mut Io<'_>) {
-        while let Some(head) = self.ring.pop_owed(io.now_ns()) {
+        while !self.suspended
+            && let Some(head) = self.ring.pop_owed(io.now_ns())
+        {
             self.start(head, io);
         }
+        self.ring.busy().filter_map(|(_, slot)| slot.request.word.upgrade()).for_each(|word| word.give_up());
+    }
+
+    /// All of them wait for tasks of other rings.
+    fn requests_to_leave(&self) -> usize {
+        self.requests_in_flight()
+    }
+
+    fn suspend(&mut self) {
+        self.suspended = true;
+    }
+
+    /// What was left, and what an earlier life has left to this one and this one did not get to.
+    fn take_owed(&mut self) -> Vec<u16> {
+        let mut owed = std::mem::take(&mut self.owed);
+        owed.extend(self.ring.queue.take_owed());
+        owed
     }
 }

@@ -1,7 +1,7 @@
 //! A SCSI device's part in its export: config space, units, events.
 
 use super::control::ControlRing;
-use super::events::EventRing;
+use super::events::{EventRing, News};
 use super::ring::{ScsiRing, Terms};
 use super::units::{Common, List, TRANSFER_BYTES_MAX, UnitOptions, UnitStatus, Units, number};
 use crate::device::{Device, Took};
@@ -52,7 +52,7 @@ pub(crate) struct Scsi {
     request_queues: u16,
     units: Arc<Units>,
     looks: Jobs,
-    waits: Jobs,
+    news: Arc<News>,
     state: Mutex<State>,
     /// Held while the list of units changes.
     changing: Mutex<()>,
@@ -73,7 +73,7 @@ impl Scsi {
             request_queues,
             units: Arc::new(Units::new(units, Common { block_size_bytes, write_back, write_back_changeable })?),
             looks: Jobs::on(&LOOKS),
-            waits: Jobs::on(&LOOKS),
+            news: Arc::default(),
             state: Mutex::new(State { config: Config::new(settings)?, negotiated: 0 }),
             changing: Mutex::default(),
         })
@@ -168,17 +168,22 @@ impl Scsi {
         rings.tell(&rings.running(), move |ring, _| set_units(ring, &list));
     }
 
-    /// Tells the driver of something, if it wants to hear of such things and has its event queue running.
+    /// Tells the driver of something, if it wants to hear of such things.
     fn tell(&self, rings: &RingSet, wants: u64, event: Event) {
-        if self.lock().negotiated & wants == 0 {
-            return;
+        match self.lock().negotiated {
+            // The driver may be one whose frontend connects again.
+            0 => return self.news.missed(),
+            negotiated if negotiated & wants == 0 => return,
+            _ => self.news.add(event),
         }
         let events: Vec<_> = rings.running().into_iter().filter(|(index, _)| *index == queue::EVENT).collect();
-        rings.tell(&events, move |ring, _| {
-            if let Some(ring) = ring.of::<EventRing>() {
-                ring.tell(event);
-            }
-        });
+        // Its worker looks whether there is something to do behind all that it hears.
+        rings.tell(&events, |_, _| {});
+    }
+
+    /// An earlier program had the session until now, and what it could not tell has gone with it.
+    pub(crate) fn resumes(&self) {
+        self.news.missed();
     }
 
     /// Whether guests could be told of this capacity.
@@ -239,6 +244,9 @@ impl Device for Scsi {
 
     fn acknowledged(&self, rings: &RingSet, features: u64) {
         self.lock().negotiated = features;
+        if features & (feature::HOTPLUG | feature::CHANGE) == 0 {
+            self.news.clear();
+        }
         self.spread_terms(rings);
     }
 
@@ -298,8 +306,8 @@ impl Device for Scsi {
 
     fn ring(&self, index: u16, start: RingStart, label: Label) -> Result<Ring, Broken> {
         match index {
-            queue::CONTROL => ControlRing::new(start, self.units.clone(), self.waits.clone(), label).map(Ring::new),
-            queue::EVENT => EventRing::new(start, label).map(Ring::new),
+            queue::CONTROL => ControlRing::new(start, self.units.clone(), label).map(Ring::new),
+            queue::EVENT => EventRing::new(start, self.news.clone(), label).map(Ring::new),
             _ => ScsiRing::new(start, self.terms(), self.units.list(), self.looks.clone(), label).map(Ring::new),
         }
     }
@@ -330,6 +338,7 @@ impl Device for Scsi {
     }
 
     fn reset(&self) {
+        self.news.clear();
         self.lock().config.reset();
     }
 
@@ -338,6 +347,7 @@ impl Device for Scsi {
         state.negotiated = 0;
         state.config.reset();
         drop(state);
+        self.news.forget();
         self.units.power_on();
     }
 }

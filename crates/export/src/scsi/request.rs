@@ -1,7 +1,7 @@
 //! One SCSI command in flight.
 
 use super::work::Work;
-use device::scsi::{Buffers, ResponseBytes};
+use device::scsi::{Buffers, ResponseBytes, Sizes};
 use storage::Task;
 use vring::Segment;
 
@@ -10,6 +10,8 @@ pub(crate) struct ScsiRequest {
     pub(crate) task: Task,
     /// Where the response goes.
     response: Vec<Segment>,
+    /// How long header and response are, which a driver may change while it is under way.
+    pub(crate) sizes: Sizes,
     /// The data of its chain.
     pub(crate) buffers: Buffers,
     /// The unit that it is for, by its place in the ring.
@@ -24,10 +26,11 @@ pub(crate) struct ScsiRequest {
 }
 
 impl ScsiRequest {
-    pub(crate) fn new() -> ScsiRequest {
+    pub(crate) fn new(sizes: Sizes) -> ScsiRequest {
         ScsiRequest {
             task: Task::new(),
             response: Vec::new(),
+            sizes,
             buffers: Buffers { out_bytes: 0, in_bytes: 0 },
             unit: None,
             number: 0,
@@ -37,11 +40,12 @@ impl ScsiRequest {
         }
     }
 
-    /// A chain whose first `response_bytes` writable bytes are for the response.
+    /// A chain whose first writable bytes are for the response.
     #[inline]
-    pub(crate) fn begin(&mut self, writable: &[Segment], response_bytes: usize, number: u64) {
+    pub(crate) fn begin(&mut self, writable: &[Segment], sizes: Sizes, number: u64) {
         self.response.clear();
-        let mut found = 0;
+        self.sizes = sizes;
+        let (response_bytes, mut found) = (sizes.response_bytes(), 0);
         for segment in writable.iter().take_while(|segment| {
             let more = found < response_bytes;
             found += segment.len();
@@ -62,5 +66,12 @@ impl ScsiRequest {
         let written = vring::copy::write_at(&self.response, 0, response);
         self.response.clear();
         written as u64
+    }
+
+    /// It will never end: others do not wait for it.
+    pub(crate) fn pass_turn(&mut self) {
+        if let Work::Swap(swap) = &mut self.work {
+            swap.turn = None;
+        }
     }
 }

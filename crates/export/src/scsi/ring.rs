@@ -2,7 +2,7 @@
 
 use super::kind::Kind;
 use super::request::ScsiRequest;
-use super::tasks::Which;
+use super::tasks::{Question, Which, Word};
 use super::units::{List, Unit, has_target};
 use crate::attachment::Attachment;
 use crate::label::Label;
@@ -75,6 +75,15 @@ impl Entry {
     }
 }
 
+/// Tasks whose end somebody waits for.
+struct Fence {
+    which: Which,
+    /// The number of the first task that is not waited for.
+    until: u64,
+    /// Dropped when they have ended.
+    _word: Arc<Word>,
+}
+
 /// One request queue of a device.
 pub(crate) struct ScsiRing {
     pub(super) turns: Turns,
@@ -90,6 +99,8 @@ pub(crate) struct ScsiRing {
     pub(super) kept_bytes: usize,
     /// Questions of where there is data.
     pub(super) looks: Jobs,
+    /// What is waited for, and by whom.
+    fences: Vec<Fence>,
     /// Reused: the head of a request.
     head: Box<[u8; HEAD_BYTES_MAX]>,
 }
@@ -104,7 +115,7 @@ impl ScsiRing {
     ) -> Result<ScsiRing, Broken> {
         let queue = Queue::new(start, label.clone())?;
         let turns = Turns::new(&Kind::NAMES, queue.size().into(), label);
-        let ring = Virtqueue::new(queue, &turns.figures, ScsiRequest::new);
+        let ring = Virtqueue::new(queue, &turns.figures, || ScsiRequest::new(terms.sizes));
         if ring.queue.owed() > 0 {
             let Label { export, ring: index, .. } = &turns.label;
             tracing::info!(%export, ring = index, requests = ring.queue.owed(), "requests of an earlier life are done again");
@@ -121,6 +132,7 @@ impl ScsiRing {
             taken: 0,
             kept_bytes: 0,
             looks,
+            fences: Vec::new(),
             head,
         };
         new.set_units(list)?;
@@ -181,20 +193,37 @@ impl ScsiRing {
         }
     }
 
-    /// The number that the first request will have that the driver has not made available yet.
-    pub(super) fn next_number(&self) -> u64 {
-        let queue = &self.ring.queue;
-        self.taken + if queue.is_serving() { queue.pending() as u64 } else { 0 }
+    /// Somebody asks after tasks: says its word by letting go of it.
+    pub(super) fn asked(&mut self, which: Which, question: Question, word: Arc<Word>) {
+        match question {
+            Question::Exist if self.has_task(which, u64::MAX) => word.found(),
+            Question::Exist => {}
+            Question::End => {
+                // What a queue that is disabled has not taken is answered once it is enabled, and nobody takes it back.
+                let until = self.taken + if self.ring.queue.is_broken() { 0 } else { self.ring.queue.pending() as u64 };
+                if self.has_task(which, until) {
+                    self.fences.push(Fence { which, until, _word: word });
+                }
+            }
+        }
     }
 
     /// Whether one of these tasks is under way that was taken before number `until`, or may be among those that were not taken yet.
-    pub(super) fn has_task(&self, which: Which, until: u64) -> bool {
+    fn has_task(&self, which: Which, until: u64) -> bool {
         let is_one = |request: &ScsiRequest| {
             let unit = request.unit.and_then(|place| self.entries.get(usize::from(place))?.as_ref());
             unit.is_some_and(|entry| which.is(entry.unit.lun, request.tag)) && request.number < until
         };
-        let waits = until != u64::MAX && self.taken < until && self.ring.queue.is_serving();
+        let waits = until != u64::MAX && self.taken < until && !self.ring.queue.is_broken();
         waits || self.ring.busy().any(|(_, slot)| is_one(&slot.request))
+    }
+
+    /// Says its word to those whose tasks have ended.
+    #[cold]
+    fn look_at_fences(&mut self) {
+        let mut fences = std::mem::take(&mut self.fences);
+        fences.retain(|fence| self.has_task(fence.which, fence.until));
+        self.fences = fences;
     }
 
     #[inline]
@@ -226,7 +255,7 @@ impl ScsiRing {
         self.taken += 1;
         let slot = &mut self.ring.slots[usize::from(head)];
         slot.kind = Kind::Refused as usize;
-        slot.request.begin(chain.writable_segments(), sizes.response_bytes(), number);
+        slot.request.begin(chain.writable_segments(), sizes, number);
         let request = match decode_request(&self.head[..filled], readable_bytes, writable_bytes, sizes) {
             Ok(request) => request,
             Err(malformed) => {
@@ -291,10 +320,9 @@ impl ScsiRing {
 
     /// Writes the response, behind which `sent` bytes are for the driver.
     pub(super) fn respond(&mut self, head: u16, response: &Response, sent: u64, io: &Io<'_>) {
-        let sizes = self.terms.sizes;
         let descriptor = self.entry_of(head).is_some_and(|entry| entry.facts.mode().descriptor_sense);
-        let bytes = response.encode(sizes, descriptor);
         let request = &mut self.ring.slot(head).request;
+        let bytes = response.encode(request.sizes, descriptor);
         self.kept_bytes -= request.work.kept_bytes();
         let written = request.answer(&bytes) + sent;
         let failed = (response.code, response.status) != (ResponseCode::Ok, Status::Good);
@@ -372,12 +400,17 @@ impl Attachment for ScsiRing {
     fn show(&mut self, io: &mut Io<'_>) {
         self.ring.queue.publish();
         self.ring.queue.notify(io);
+        // The driver has been shown what they wait for.
+        if !self.fences.is_empty() {
+            self.look_at_fences();
+        }
     }
 
     /// Requests of other rings may stand behind those of this one.
     fn lost(&mut self) {
         for slot in self.ring.slots.iter_mut().filter(|slot| slot.busy) {
             slot.request.task.lost();
+            slot.request.pass_turn();
         }
         self.ring.abandon();
     }

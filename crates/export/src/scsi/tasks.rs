@@ -1,18 +1,18 @@
-//! Task management: what is said of requests that other rings have, and when it is true (SAM-5, 7; virtio 1.3, 5.6.6.2).
+//! Task management: what is said of tasks that rings have, and when it is true (SAM-5, 7; virtio 1.3, 5.6.6.2).
 //!
 //! What a disk has begun cannot be called back: whoever aborts a task is answered when it has ended, and with it all that the driver had
 //! made available before. So no task is answered behind the answer that says it is gone, and none is answered twice.
+//!
+//! That may take as long as a disk does, and nobody waits for it on a thread: each ring is asked between two turns of its worker, and the
+//! last that has said its word completes the request.
 
 use super::ring::ScsiRing;
+use crate::Ring;
 use crate::label::Label;
-use crate::rings::Running;
-use crate::{Ring, ring_set::RingSet};
-use engine::EngineError;
-use std::time::Duration;
+use engine::Reply;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use values::Lun;
-
-/// How often it is looked whether what is waited for has ended.
-const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
 
 /// Tasks that somebody asks of: of one target, of one unit there, or the one with this tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,80 +36,71 @@ impl Which {
     }
 }
 
-/// A ring, and the number of the first of its tasks that is not waited for; `None` before it has said that.
-struct Mark {
-    ring: (u16, Running),
-    until: Option<u64>,
+/// What rings are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Question {
+    /// Whether such tasks are under way.
+    Exist,
+    /// To say when all have ended that the driver had made available by then.
+    End,
 }
 
-impl Mark {
-    /// Asks the ring, and says whether it has to be asked again.
-    fn stays(&mut self, rings: &RingSet, which: Which) -> bool {
-        let Some(until) = self.until else {
-            return match ask(rings, &self.ring, ScsiRing::next_number) {
-                Said::Busy => true,
-                Said::Nothing => false,
-                Said::Word(number) => {
-                    self.until = Some(number);
-                    self.stays(rings, which)
+/// How it was answered, as the result of a completion.
+pub(crate) mod word {
+    /// No such task is under way.
+    pub(crate) const NONE: i32 = 0;
+    /// One is.
+    pub(crate) const FOUND: i32 = 1;
+    /// Nobody waits for it any more.
+    pub(crate) const GIVEN_UP: i32 = -libc::ECANCELED;
+}
+
+/// The answer of several rings to one question. It is complete when none of them has it any more: a ring that ends, or is lost, has no
+/// task left.
+pub(crate) struct Word {
+    reply: Mutex<Option<Reply>>,
+    found: AtomicBool,
+}
+
+impl Word {
+    /// There is such a task.
+    pub(super) fn found(&self) {
+        self.found.store(true, Ordering::Relaxed);
+    }
+
+    /// Completes the request at once.
+    pub(super) fn give_up(&self) {
+        self.complete(word::GIVEN_UP);
+    }
+
+    fn complete(&self, result: i32) {
+        if let Some(reply) = self.reply.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            reply.complete(result);
+        }
+    }
+}
+
+impl Drop for Word {
+    fn drop(&mut self) {
+        self.complete(if self.found.load(Ordering::Relaxed) { word::FOUND } else { word::NONE });
+    }
+}
+
+/// Asks all rings of a device, and waits for none: `reply` completes with a [`word`]. For a worker.
+pub(crate) fn ask(label: &Label, which: Which, question: Question, reply: Reply) -> Weak<Word> {
+    let word = Arc::new(Word { reply: Mutex::new(Some(reply)), found: AtomicBool::new(false) });
+    if let Some(keeper) = label.keeper() {
+        let rings = keeper.rings();
+        for (_, running) in rings.running() {
+            let word = word.clone();
+            let ask = move |ring: &mut Ring, _: &mut engine::Io<'_>| {
+                if let Some(ring) = ring.of::<ScsiRing>() {
+                    ring.asked(which, question, word);
                 }
             };
-        };
-        match ask(rings, &self.ring, move |ring| ring.has_task(which, until)) {
-            Said::Word(under_way) => under_way,
-            Said::Busy => true,
-            Said::Nothing => false,
+            // One that has gone drops its part of the question with it. It may hear of it late: this is no matter of who asks.
+            let _told = rings.engine().order_ring(running.id, ask);
         }
     }
-}
-
-/// Waits until all these tasks have ended that the driver had made available when this was called, or until nobody has the rings
-/// any more. Blocks as long as a storage does: not for a worker.
-pub(crate) fn ended(label: &Label, which: Which) {
-    let mut left: Option<Vec<Mark>> = None;
-    loop {
-        // Held for a moment at a time: the export may end meanwhile.
-        let Some(keeper) = label.keeper() else { return };
-        let rings = keeper.rings();
-        let left =
-            left.get_or_insert_with(|| rings.running().into_iter().map(|ring| Mark { ring, until: None }).collect());
-        left.retain_mut(|mark| mark.stays(rings, which));
-        drop(keeper);
-        if left.is_empty() {
-            return;
-        }
-        std::thread::sleep(LOOK_AGAIN_AFTER);
-    }
-}
-
-/// Whether one of these tasks is under way, or may be: its worker does not say. Blocks for as long as workers take to answer.
-pub(crate) fn exist(label: &Label, which: Which) -> bool {
-    label.keeper().is_some_and(|keeper| {
-        let rings = keeper.rings();
-        let may_be = |ring| {
-            !matches!(ask(rings, &ring, move |it| it.has_task(which, u64::MAX)), Said::Word(false) | Said::Nothing)
-        };
-        rings.running().into_iter().any(may_be)
-    })
-}
-
-/// What a ring of requests has said.
-enum Said<T> {
-    Word(T),
-    /// Its worker is with something else.
-    Busy,
-    /// It is of another kind, or has gone with all that it had.
-    Nothing,
-}
-
-fn ask<T: Send + 'static>(
-    rings: &RingSet,
-    (_, running): &(u16, Running),
-    f: impl FnOnce(&ScsiRing) -> T + Send + 'static,
-) -> Said<T> {
-    match rings.engine().ask_ring(running.id, move |ring: &mut Ring, _| ring.of::<ScsiRing>().map(|ring| f(ring))) {
-        Ok(Some(word)) => Said::Word(word),
-        Err(EngineError::Unresponsive { .. }) => Said::Busy,
-        Ok(None) | Err(_) => Said::Nothing,
-    }
+    Arc::downgrade(&word)
 }

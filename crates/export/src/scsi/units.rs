@@ -12,6 +12,7 @@ use device::scsi::{
 };
 use engine::Reply;
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use storage::{Description, Storage, VolumeStatus};
@@ -119,8 +120,46 @@ pub(crate) struct Unit {
 /// COMPARE AND WRITE commands: one at a time.
 #[derive(Default)]
 struct Swaps {
-    busy: bool,
-    line: VecDeque<Reply>,
+    /// Commands so far, by which they are told apart.
+    count: u64,
+    /// Whose turn it is.
+    turn: Option<u64>,
+    line: VecDeque<(u64, Reply)>,
+}
+
+/// A command's turn on its unit, or its place in the line. Dropped, it is the next one's.
+pub(crate) struct SwapTurn {
+    unit: Arc<Unit>,
+    number: u64,
+}
+
+impl SwapTurn {
+    /// Whether it is this one's turn.
+    pub(crate) fn has_come(&self) -> bool {
+        self.unit.swaps().turn == Some(self.number)
+    }
+}
+
+impl fmt::Debug for SwapTurn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SwapTurn").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+impl Drop for SwapTurn {
+    fn drop(&mut self) {
+        let mut swaps = self.unit.swaps();
+        if swaps.turn != Some(self.number) {
+            swaps.line.retain(|(number, _)| *number != self.number);
+            return;
+        }
+        let next = swaps.line.pop_front();
+        swaps.turn = next.as_ref().map(|(number, _)| *number);
+        drop(swaps);
+        if let Some((_, reply)) = next {
+            reply.complete(0);
+        }
+    }
 }
 
 impl Unit {
@@ -206,27 +245,20 @@ impl Unit {
         })
     }
 
-    /// Whether the unit is the caller's for a COMPARE AND WRITE; if it is another one's, `reply` completes when it has become the
-    /// caller's.
-    pub(crate) fn begin_swap(&self, reply: impl FnOnce() -> Reply) -> bool {
-        let mut swaps = self.swaps.lock().unwrap_or_else(PoisonError::into_inner);
-        if swaps.busy {
-            swaps.line.push_back(reply());
-            return false;
-        }
-        swaps.busy = true;
-        true
+    fn swaps(&self) -> MutexGuard<'_, Swaps> {
+        self.swaps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next one has the unit.
-    pub(crate) fn end_swap(&self) {
-        let mut swaps = self.swaps.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = swaps.line.pop_front();
-        swaps.busy = next.is_some();
-        drop(swaps);
-        if let Some(reply) = next {
-            reply.complete(0);
+    /// A COMPARE AND WRITE gets in line. If it is not its turn at once, `reply` completes when it is.
+    pub(crate) fn line_up(self: &Arc<Self>, reply: impl FnOnce() -> Reply) -> SwapTurn {
+        let mut swaps = self.swaps();
+        swaps.count += 1;
+        let number = swaps.count;
+        match swaps.turn {
+            Some(_) => swaps.line.push_back((number, reply())),
+            None => swaps.turn = Some(number),
         }
+        SwapTurn { unit: self.clone(), number }
     }
 
     pub(crate) fn status(&self) -> UnitStatus {

@@ -1,5 +1,6 @@
 //! What is left to be done of a command, between one step of its storage and the next.
 
+use super::units::SwapTurn;
 use device::scsi::Compare;
 use libc::iovec;
 use std::collections::VecDeque;
@@ -170,6 +171,8 @@ pub(crate) struct Swap {
     pub(crate) found: Vec<u8>,
     pub(crate) durable: bool,
     pub(crate) step: SwapStep,
+    /// Its turn on the unit, or its place in the line.
+    pub(crate) turn: Option<SwapTurn>,
 }
 
 /// How far it is.

@@ -262,11 +262,12 @@ impl Scripted {
     }
 
     fn begin(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
-        let (held, errno) = {
+        let (held, until, errno) = {
             let script = self.script.lock().unwrap();
-            ((script.held)(&task.operation) && Instant::now() < script.until, script.errno)
+            (script.held, script.until, script.errno)
         };
-        if held {
+        // Which may panic.
+        if held(&task.operation) && Instant::now() < until {
             io.timer(token.part(HELD), io.now_ns() + LOOK_AGAIN_NS);
             return Step::Pending;
         }

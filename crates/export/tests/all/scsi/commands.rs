@@ -1,9 +1,12 @@
 //! Commands, and what they leave on a disk.
 
-use super::driver::{Server, read_10, unit, write_10};
+use super::driver::{RESPONSE_BYTES, Server, read_10, unit, write_10};
 use crate::nbd::server::{Scripted, eventually, memory, pattern};
 use engine::Solo;
+use export::{Limits, Rate};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use storage::{Operation, Storage};
 use testkit::storage as kit;
 
@@ -157,6 +160,29 @@ fn comparisons_of_one_unit_go_one_after_the_other() {
 }
 
 #[test]
+fn a_comparison_that_is_lost_lets_the_next_one_go_on() {
+    static LOST: AtomicBool = AtomicBool::new(false);
+    let storage = Scripted::new(DISK_BYTES);
+    let server = Server::new(vec![unit("0", "a", storage.clone())]);
+    let mut driver = server.driver();
+    driver.settle("0");
+    let swap = [0x89, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0];
+    let data = [[0; 512], [1; 512]].concat();
+    storage.hold(|operation| matches!(operation, Operation::Read { .. }));
+    driver.begin(2, "0", &swap, &data, 0);
+    eventually("it reads", || storage.asked().iter().any(|it| matches!(it, Operation::Read { .. })));
+    let next = driver.begin(3, "0", &swap, &data, 0);
+    eventually("it waits", || server.export.ring(3).is_some_and(|ring| ring.in_flight == 1));
+    storage.hold(|operation| {
+        let is_read = matches!(operation, Operation::Read { .. });
+        assert!(!is_read || LOST.swap(true, Ordering::Relaxed), "the worker of the first one is lost");
+        false
+    });
+    driver.end(next).good();
+    assert!(server.export.failure().is_some_and(|why| why.contains("the first one is lost")));
+}
+
+#[test]
 fn writes_are_durable_where_there_is_no_cache() {
     let storage = Scripted::new(DISK_BYTES);
     for (write_back, changeable, durable) in [(true, false, false), (false, false, true), (true, true, true)] {
@@ -238,4 +264,41 @@ fn a_reservation_is_kept_for_the_one_driver_there_is() {
     driver.settle("0");
     let keys = driver.ask("0", &[0x5e, 0, 0, 0, 0, 0, 0, 0, 64, 0], &[], 64).good();
     assert_eq!(keys[4..], [0; 4]);
+}
+
+#[test]
+fn an_answer_is_as_long_as_its_request_was_made_for() {
+    let storage = Scripted::new(DISK_BYTES);
+    let server = Server::new(vec![unit("0", "a", storage.clone())]);
+    let mut driver = server.driver();
+    driver.settle("0");
+    storage.hold(|operation| matches!(operation, Operation::Write { .. }));
+    storage.fail(Some(libc::EIO));
+    storage.asked();
+    let write = driver.begin(2, "0", &write_10(0, &[1; 512]), &[1; 512], 0);
+    eventually("it is under way", || !storage.asked().is_empty());
+    driver.set_sense_bytes(0);
+    storage.release();
+    assert_eq!(driver.written(write), RESPONSE_BYTES);
+}
+
+#[test]
+fn what_is_verified_and_repeated_counts_against_limits() {
+    let server = Server::new(vec![unit("0", "a", Arc::new(memory(DISK_BYTES)))]);
+    let mut driver = server.driver();
+    driver.settle("0");
+    // VERIFY (10) without data, and WRITE SAME (10) of a block that is not zero: 1 MiB each.
+    let blocks = ((DISK_BYTES / 512) as u16).to_be_bytes();
+    let verify = [0x2f, 0, 0, 0, 0, 0, 0, blocks[0], blocks[1], 0];
+    let same = [0x41, 0, 0, 0, 0, 0, 0, blocks[0], blocks[1], 0];
+    for (cdb, out) in [(verify, vec![]), (same, vec![7; 512])] {
+        server.export.set_limits(Limits { requests: None, bytes: Some(Rate::new(1, Some(1))) }, None);
+        // The first one has what was saved up, and is owed for.
+        driver.ask("0", &cdb, &out, 0).good();
+        let next = driver.begin(2, "0", &[0; 6], &[], 0);
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!driver.has_answer(2), "a limit holds it up");
+        server.export.set_limits(Limits { requests: None, bytes: None }, None);
+        driver.end(next).good();
+    }
 }

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use storage::Storage;
 use tempfile::TempDir;
 use values::Lun;
+use vhost::VhostBackend;
+use vhost::vhost_user::VhostUserFrontend;
 use vhost::vhost_user::message::VhostUserProtocolFeatures;
 use vhost_user::SocketOptions;
 
@@ -22,9 +24,9 @@ const SLOT_BYTES: u64 = 0x4_0000;
 const MEMORY_BYTES: u64 = 0x100_0000;
 /// Header with a CDB of 32 bytes, response with sense data of 96 (virtio 1.3, 5.6.6.1).
 const HEAD_BYTES: u32 = 51;
-const RESPONSE_BYTES: u32 = 108;
-const CONTROL: usize = 0;
-const EVENT: usize = 1;
+pub(super) const RESPONSE_BYTES: u32 = 108;
+pub(super) const CONTROL: usize = 0;
+pub(super) const EVENT: usize = 1;
 /// The first request queue.
 pub(super) const REQUEST: usize = 2;
 
@@ -85,14 +87,13 @@ impl Server {
                 (queue, eventfds)
             })
             .collect();
-        Driver { _session: session, memory, queues, next_slot: 0, tag: 0 }
+        Driver { session, memory, queues, next_slot: 0, tag: 0 }
     }
 }
 
 /// A driver.
 pub(super) struct Driver {
-    /// Held: its end is the driver's.
-    _session: Session,
+    session: Session,
     memory: Arc<Memory>,
     queues: Vec<(Queue, Eventfds)>,
     next_slot: u64,
@@ -149,12 +150,34 @@ impl Driver {
 
     fn post(&mut self, queue: usize, buffers: &[Buffer]) -> u16 {
         let (ring, eventfds) = &mut self.queues[queue];
-        // Chains of six descriptors at most, a few at a time.
-        let first = (self.next_slot as u16 % 10) * 6;
+        // Chains of six descriptors at most, a few at a time; or many of two.
+        let first = if queue == CONTROL { self.next_slot as u16 * 2 } else { (self.next_slot as u16 % 10) * 6 };
         ring.add(buffers, |at| first + at as u16);
         ring.show();
         eventfds.kick().unwrap();
         first
+    }
+
+    /// Has a queue take requests, or none.
+    pub(super) fn enable(&mut self, queue: usize, enabled: bool) {
+        self.session.link().set_vring_enable(queue, enabled).unwrap();
+        self.queues[queue].1.kick().unwrap();
+    }
+
+    /// Stops a queue: what it has taken is answered by then.
+    pub(super) fn stop(&mut self, queue: usize) -> u16 {
+        self.session.link().get_vring_base(queue).unwrap() as u16
+    }
+
+    /// Starts it again.
+    pub(super) fn start(&mut self, queue: usize, base: u16) {
+        let (ring, eventfds) = &self.queues[queue];
+        self.session.start(queue, ring, eventfds, base).unwrap();
+    }
+
+    /// Says how long the sense data of its requests are.
+    pub(super) fn set_sense_bytes(&mut self, bytes: u32) {
+        self.session.set_config(20, &bytes.to_le_bytes()).unwrap();
     }
 
     /// Makes a request on a request queue.
@@ -199,9 +222,14 @@ impl Driver {
         }
     }
 
-    /// Waits for the answer to the oldest request of its queue, which has to be this one.
+    /// Waits for the answer to the oldest request of its queue, which has to be this one, and says how long it is.
+    pub(super) fn written(&mut self, posted: Posted) -> u32 {
+        self.used(posted.queue, posted.head)
+    }
+
+    /// As above, and reads it.
     pub(super) fn end(&mut self, posted: Posted) -> Answer {
-        let written = self.used(posted.queue, posted.head);
+        let written = self.written(posted);
         let response = self.memory.read(posted.slot + 0x100, RESPONSE_BYTES as usize);
         let sense_bytes = u32::from_le_bytes(response[..4].try_into().unwrap()) as usize;
         let data = written.saturating_sub(posted.reply_bytes).min(posted.in_bytes);

@@ -1,8 +1,8 @@
 //! Task management: what is said to be gone is gone.
 
-use super::driver::{Server, read_10, unit, write_10};
+use super::driver::{CONTROL, HANG, Server, read_10, unit, write_10};
 use crate::nbd::server::{Scripted, eventually};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use storage::Operation;
 
 const ABORT_TASK: u32 = 0;
@@ -13,6 +13,7 @@ const LOGICAL_UNIT_RESET: u32 = 5;
 const QUERY_TASK: u32 = 6;
 const QUERY_TASK_SET: u32 = 7;
 const COMPLETE: u8 = 0;
+const FAILURE: u8 = 9;
 const SUCCEEDED: u8 = 10;
 const A_WHILE: Duration = Duration::from_millis(50);
 
@@ -85,4 +86,63 @@ fn tasks_are_asked_after() {
     }
     storage.release();
     driver.end(read).good();
+}
+
+#[test]
+fn what_a_disabled_queue_has_not_taken_is_waited_for() {
+    let server = Server::new(vec![unit("0", "a", Scripted::new(1 << 20))]);
+    let mut driver = server.driver();
+    driver.settle("0");
+    driver.enable(3, false);
+    let write = driver.begin(3, "0", &write_10(0, &[1; 512]), &[1; 512], 0);
+    let asked = driver.manage(ABORT_TASK, "0", write.tag);
+    std::thread::sleep(A_WHILE);
+    assert!(!driver.has_answer(CONTROL), "the write may still be done");
+    driver.enable(3, true);
+    assert_eq!(driver.managed(asked), COMPLETE);
+    assert!(driver.has_answer(3), "the task has been answered by then");
+    driver.end(write).good();
+}
+
+#[test]
+fn nobody_is_held_up_by_what_waits_for_tasks() {
+    let storage = Scripted::new(1 << 20);
+    let server = Server::new(vec![unit("0", "slow", storage.clone()), unit("1", "b", Scripted::new(1 << 20))]);
+    let mut driver = server.driver();
+    driver.settle("0");
+    driver.settle("1");
+    driver.enable(3, false);
+    let write = driver.begin(3, "1", &write_10(0, &[1; 512]), &[1; 512], 0);
+    // More than wait at once.
+    let asked: Vec<_> = (0..20).map(|_| driver.manage(LOGICAL_UNIT_RESET, "1", 0)).collect();
+    // Another storage could come: nothing is under way on those that there are.
+    drop(server.export.hold(Instant::now() + HANG).unwrap());
+    // Tasks of another unit are asked after meanwhile, once there is room.
+    driver.enable(3, true);
+    driver.end(write).good();
+    for asked in asked {
+        assert_eq!(driver.managed(asked), COMPLETE);
+    }
+
+    // Its queue stops though they have not ended, and says so.
+    storage.hold(|operation| matches!(operation, Operation::Write { .. }));
+    storage.asked();
+    let write = driver.begin(2, "0", &write_10(0, &[1; 512]), &[1; 512], 0);
+    eventually("it is under way", || !storage.asked().is_empty());
+    let asked = driver.manage(ABORT_TASK_SET, "0", 0);
+    eventually("it waits", || server.export.ring(CONTROL as u16).is_some_and(|ring| ring.in_flight == 1));
+    let base = driver.stop(CONTROL);
+    assert_eq!(driver.managed(asked), FAILURE);
+    driver.start(CONTROL, base);
+    let asked = driver.manage(ABORT_TASK_SET, "0", 0);
+    storage.release();
+    assert_eq!(driver.managed(asked), COMPLETE);
+    driver.end(write).good();
+
+    // Nor is the export's end.
+    driver.enable(3, false);
+    let _left = driver.begin(3, "1", &write_10(0, &[1; 512]), &[1; 512], 0);
+    driver.manage(ABORT_TASK_SET, "1", 0);
+    eventually("it waits", || server.export.ring(CONTROL as u16).is_some_and(|ring| ring.in_flight == 1));
+    drop(server);
 }

@@ -1,12 +1,13 @@
 //! Units that come, go, grow, and have other storages.
 
-use super::driver::{HANG, Server, address, read_10, unit, write_10};
+use super::driver::{EVENT, HANG, Server, address, read_10, unit, write_10};
 use crate::nbd::server::{Scripted, eventually, memory};
 use export::{Content, ExportError};
 use std::sync::Arc;
 use std::time::Instant;
 use storage::{Operation, Storage};
 
+const MISSED: u32 = 1 << 31;
 const TRANSPORT_RESET: u32 = 1;
 const PARAM_CHANGE: u32 = 3;
 const RESCAN: u32 = 1;
@@ -92,4 +93,33 @@ fn another_storage_stands_behind_the_one_unit_that_is_meant() {
     drop(held);
     driver.end(waits).good();
     assert_eq!((driver.read("1", 0, 2), driver.read("0", 0, 1)), ([[0; 512], [3; 512]].concat(), vec![1; 512]));
+}
+
+#[test]
+fn what_could_not_be_told_is_told_later() {
+    let server = Server::new(vec![unit("0", "a", Arc::new(memory(1 << 20)))]);
+    let mut driver = server.driver();
+    let add = |number: u32| {
+        let lun = format!("1:{number}");
+        server.export.add_unit(unit(&lun, &lun, Arc::new(memory(1 << 20)))).unwrap();
+    };
+    // The queue is not there for a while.
+    let base = driver.stop(EVENT);
+    add(0);
+    driver.start(EVENT, base);
+    let buffer = driver.offer_event();
+    assert_eq!(driver.event(buffer), (TRANSPORT_RESET, told("1:0"), RESCAN));
+    // More than is kept.
+    (1..=65).for_each(add);
+    let buffer = driver.offer_event();
+    assert_eq!(driver.event(buffer), (MISSED | TRANSPORT_RESET, told("1:1"), RESCAN));
+    let buffer = driver.offer_event();
+    assert_eq!(driver.event(buffer), (TRANSPORT_RESET, told("1:2"), RESCAN));
+    // Nobody is connected: who comes may be the same guest, and is told that there was something.
+    drop(driver);
+    eventually("it is gone", || server.export.status().frontend.is_none());
+    add(66);
+    let mut driver = server.driver();
+    let buffer = driver.offer_event();
+    assert_eq!(driver.event(buffer).0, MISSED);
 }
