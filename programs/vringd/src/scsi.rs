@@ -4,6 +4,7 @@ use crate::confinement::Confinement;
 use control::ctl::{LunIs, ScsiFlags, StorageFlags, disk};
 use control::model::config::NewExport;
 use control::model::{Favour, Lun, NewDisk, NewUnit, PolicyMode, Span};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Serve a SCSI device with its disks on one socket, until SIGTERM, SIGINT or SIGHUP.
@@ -58,10 +59,15 @@ pub(crate) struct Args {
 impl Args {
     /// The export that these options describe, and its disks.
     pub(crate) fn into_export(self) -> Result<(NewExport, Vec<NewDisk>), String> {
-        let (mut disks, mut units) = (Vec::new(), Vec::new());
+        let (mut disks, mut units, mut images) = (Vec::new(), Vec::new(), BTreeMap::new());
         for LunIs { lun, what } in &self.lun {
             let mut disk = disk(name_of(*lun), what, &self.storage).map_err(|error| error.to_string())?;
             let path = disk.storage.paths().into_iter().next().map(|(_, path)| path.clone());
+            if let Some(path) = &path
+                && let Some(other) = images.insert(path.clone(), *lun)
+            {
+                return Err(format!("--lun: {} is LUN {other} and LUN {lun}", path.display()));
+            }
             let serial = path.as_deref().map(serial_of);
             units.push(NewUnit { lun: *lun, disk: disk.name.clone(), serial });
             disks.push(disk);
@@ -137,6 +143,8 @@ mod tests {
             ("--socket /s --lun 0=", "use LUN=DISK"),
             ("--socket /s --lun 16384=/a", "`16384` is not a LUN"),
             ("--socket /s --lun 0=null:/a", "--lun: has no meaning for the kind null"),
+            ("--socket /s --lun 0=bogus:/a", "--lun: `bogus` is no kind of storage"),
+            ("--socket /s --lun 0=/a --lun 1:0=file:/a", "--lun: /a is LUN 0 and LUN 1:0"),
             ("--socket /s --lun 0=/a --log /l", "--log: has no meaning for the kind file"),
         ] {
             let error = read(words).unwrap_err();

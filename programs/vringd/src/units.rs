@@ -15,7 +15,12 @@ pub(crate) type Leases = BTreeMap<Lun, Lease>;
 
 /// What the device is told of a disk.
 pub(crate) fn options(new: &NewUnit, lease: &Lease) -> UnitOptions {
-    UnitOptions { lun: new.lun, disk: new.disk.clone(), serial: new.serial(), storage: lease.disk().storage() }
+    UnitOptions {
+        lun: new.lun,
+        disk: new.disk.clone(),
+        serial: new.serial().to_owned(),
+        storage: lease.disk().storage(),
+    }
 }
 
 /// A device that is about to be made, with the disks that it has.
@@ -65,6 +70,9 @@ impl Daemon {
         }
         if let Some(taken) = units.iter().find(|unit| unit.disk == new.disk) {
             return Err(field("disk", format_args!("`{}` is LUN {} of this device already", new.disk, taken.lun)));
+        }
+        if let Some(taken) = units.iter().find(|unit| unit.serial == new.serial()) {
+            return Err(field("serial", api::serial_is_taken(new.serial(), taken.lun)));
         }
         let user = User::Export(name.to_owned());
         let lease = self.lease_by_name(&new.disk, &user).map_err(convert::lease_error)?;

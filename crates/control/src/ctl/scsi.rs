@@ -150,10 +150,18 @@ impl AddScsiArgs {
 /// The disk behind `[KIND:]IMAGE`, which may begin with the word for a kind.
 ///
 /// # Errors
-/// An option that means nothing to its storage, or one that is missing.
+/// A kind that there is not, an option that means nothing to its storage, or one that is missing.
 pub fn disk(name: String, image: &str, storage: &StorageFlags) -> Result<NewDisk, FieldError> {
-    let known = |(kind, _): &(&str, &str)| StorageSpec::KINDS.iter().any(|(word, _)| word == kind);
-    let (kind, path) = image.split_once(':').filter(known).unwrap_or(("file", image));
+    // A path with a colon in its first name is written with a directory before it.
+    let (kind, path) = image.split_once(':').filter(|(kind, _)| !kind.contains('/')).unwrap_or(("file", image));
+    if StorageSpec::KINDS.iter().all(|(known, _)| *known != kind) {
+        let known: Vec<_> = StorageSpec::KINDS.iter().map(|(known, _)| *known).collect();
+        let what = format_args!(
+            "`{kind}` is no kind of storage, as {} are; a file of that name is ./{image}",
+            known.join(", ")
+        );
+        return Err(FieldError::new("--lun", what));
+    }
     let served = Served {
         kind: kind.to_owned(),
         kind_option: "the kind",

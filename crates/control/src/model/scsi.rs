@@ -3,7 +3,7 @@
 use super::export::StorageInfo;
 use super::name::check_name;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use utoipa::ToSchema;
 use values::{FieldError, Lun};
 
@@ -16,8 +16,8 @@ pub struct NewUnit {
     pub lun: Lun,
     /// Name of the disk that it is, which is open by itself.
     pub disk: String,
-    /// Serial number the guest sees, 1 to 36 printable ASCII characters without blanks; the disk's name, or its first 36 characters,
-    /// when left out. Two units of one serial number are one disk to a guest, with two paths to it.
+    /// Serial number the guest sees, 1 to 36 printable ASCII characters without blanks; the disk's name when left out, which must not be
+    /// longer then. Two units of one serial number are one disk to a guest, with two paths to it: no two of a device have the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
 }
@@ -29,8 +29,8 @@ impl NewUnit {
     pub const UNITS_MAX: usize = 1024;
 
     /// The serial number: as given, or the disk's name.
-    pub fn serial(&self) -> String {
-        self.serial.clone().unwrap_or_else(|| self.disk.chars().take(Self::SERIAL_BYTES_MAX).collect())
+    pub fn serial(&self) -> &str {
+        self.serial.as_ref().unwrap_or(&self.disk)
     }
 
     /// Checks everything that can be checked without opening anything.
@@ -46,9 +46,18 @@ impl NewUnit {
                 "serial",
                 format_args!("must be 1 to {most} printable ASCII characters without blanks"),
             )),
+            None if self.disk.len() > most => Err(FieldError::new(
+                "serial",
+                format_args!("must be given: the disk's name is longer than the {most} characters of a serial number"),
+            )),
             _ => Ok(()),
         }
     }
+}
+
+/// Why a unit cannot have a serial number that another one of its device has.
+pub fn serial_is_taken(serial: &str, other: Lun) -> String {
+    format!("is `{serial}`, as that of LUN {other}: a guest would take them for one disk")
 }
 
 /// Checks the units of one device.
@@ -57,7 +66,7 @@ pub(super) fn check_units(units: &[NewUnit]) -> Result<(), FieldError> {
     if units.len() > most {
         return Err(FieldError::new("luns", format_args!("must be {most} at most, not {}", units.len())));
     }
-    let (mut luns, mut disks) = (BTreeSet::new(), BTreeSet::new());
+    let (mut luns, mut disks, mut serials) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
     for (number, unit) in units.iter().enumerate() {
         unit.check().map_err(|error| FieldError { field: format!("luns[{number}].{}", error.field), ..error })?;
         if !luns.insert(unit.lun) {
@@ -65,6 +74,9 @@ pub(super) fn check_units(units: &[NewUnit]) -> Result<(), FieldError> {
         }
         if !disks.insert(&unit.disk) {
             return Err(FieldError::new("luns", format_args!("disk `{}` is used twice", unit.disk)));
+        }
+        if let Some(other) = serials.insert(unit.serial(), unit.lun) {
+            return Err(FieldError::new(format!("luns[{number}].serial"), serial_is_taken(unit.serial(), other)));
         }
     }
     Ok(())
@@ -82,4 +94,37 @@ pub struct Unit {
     pub serial: String,
     /// What stands behind it, with capacity and block size as the guest sees them.
     pub storage: StorageInfo,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(units: &[(&str, &str, Option<&str>)]) -> Option<String> {
+        let unit = |(lun, disk, serial): &(&str, &str, Option<&str>)| NewUnit {
+            lun: lun.parse().unwrap(),
+            disk: (*disk).to_owned(),
+            serial: serial.map(str::to_owned),
+        };
+        let units: Vec<_> = units.iter().map(unit).collect();
+        check_units(&units).err().map(|error| format!("{}: {}", error.field, error.message))
+    }
+
+    #[test]
+    fn units_differ_in_all_that_a_guest_tells_them_by() {
+        assert_eq!(refusal(&[("0", "a", None), ("1", "b", Some("a2")), ("1:0", "c", Some("c"))]), None);
+        let long = "a-name-of-more-than-thirty-six-letters";
+        assert_eq!(refusal(&[("0", long, Some("short"))]), None);
+        for (units, why) in [
+            (&[("0", "a", None), ("0", "b", None)][..], "luns: LUN 0 is used twice"),
+            (&[("0", "a", None), ("1", "a", Some("b"))], "luns: disk `a` is used twice"),
+            (&[("0", "a", None), ("1", "b", Some("a"))], "luns[1].serial: is `a`, as that of LUN 0"),
+            (&[("0", "a", Some("S")), ("1:0", "b", Some("S"))], "luns[1].serial: is `S`, as that of LUN 0"),
+            (&[("0", long, None)], "luns[0].serial: must be given"),
+            (&[("0", "a", Some("a b"))], "luns[0].serial: must be 1 to 36 printable"),
+        ] {
+            let refusal = refusal(units).unwrap();
+            assert!(refusal.starts_with(why), "{refusal}");
+        }
+    }
 }

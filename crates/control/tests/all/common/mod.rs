@@ -68,7 +68,7 @@ impl Books {
         let missing =
             |error| ApiError::InvalidField { field: "disk".into(), message: format!("{error}: add it first") };
         let storage = StorageInfo { block_size_bytes, ..self.disk(&new.disk).map_err(missing)?.storage };
-        Ok(Unit { lun: new.lun, disk: new.disk.clone(), serial: new.serial(), storage })
+        Ok(Unit { lun: new.lun, disk: new.disk.clone(), serial: new.serial().to_owned(), storage })
     }
 }
 
