@@ -2,7 +2,7 @@
 
 use crate::lane::{Lane, Tag};
 use crate::reply::Post;
-use crate::{Bell, File, Reply, Token};
+use crate::{Bell, File, Reply, Token, Ways};
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -23,6 +23,7 @@ pub struct Io<'a> {
 impl Io<'_> {
     fn tag(&mut self, token: Token) -> Tag {
         *self.outstanding += 1;
+        self.lane.ways |= Ways::URING;
         Tag::Request { slot: self.slot, token }
     }
 
@@ -100,13 +101,41 @@ impl Io<'_> {
     /// Completes `token` with 0 once CLOCK_MONOTONIC has reached `deadline_ns`.
     pub fn timer(&mut self, token: Token, deadline_ns: u64) {
         *self.outstanding += 1;
+        self.lane.ways |= Ways::TIMER;
         self.lane.timers.set(deadline_ns, self.slot, token);
     }
 
     /// A handle by which any thread completes `token`.
     pub fn reply(&mut self, token: Token) -> Reply {
+        self.reply_by(Ways::THREAD, token)
+    }
+
+    /// As [`reply`](Self::reply), for what is no other thread's work: who traces the request is told `ways` instead.
+    pub fn reply_by(&mut self, ways: Ways, token: Token) -> Reply {
         *self.outstanding += 1;
+        self.lane.ways |= ways;
         Reply::new(self.post.clone(), self.slot, token)
+    }
+
+    /// Notes by what else the request goes whose work is begun, for those who trace it.
+    pub fn note(&mut self, ways: Ways) {
+        self.lane.ways |= ways;
+    }
+
+    /// Which way the work went that was begun since this was asked last.
+    pub fn take_ways(&mut self) -> Ways {
+        std::mem::take(&mut self.lane.ways)
+    }
+
+    /// The worker's number; 0 without one.
+    pub fn worker(&self) -> u32 {
+        self.lane.worker
+    }
+
+    /// When the worker last looked for requests and completions before this turn, in nanoseconds of CLOCK_MONOTONIC: what it finds in
+    /// this turn came after that. A worker that had nothing to do looked all the time, and then this is the turn's begin.
+    pub fn looked_before_ns(&self) -> u64 {
+        self.lane.looked_before_ns
     }
 
     /// Whether a call may wait here for what a device takes: on a thread of its own, never on a worker.

@@ -8,6 +8,7 @@ use crate::figures::WorkerPage;
 use crate::file::{File, FileTable};
 use crate::timer::Timers;
 use crate::token::Token;
+use crate::ways::Ways;
 use io_uring::{IoUring, opcode, squeue, types};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -110,6 +111,12 @@ pub(crate) struct Lane {
     pub(crate) completions: Vec<Reaped>,
     /// Its thread may wait for a call.
     pub(crate) may_block: bool,
+    /// Whose it is.
+    pub(crate) worker: u32,
+    /// Since when what this turn finds can have waited to be found.
+    pub(crate) looked_before_ns: u64,
+    /// Which way work went that was begun.
+    pub(crate) ways: Ways,
 }
 
 /// Has a large transfer made by a thread of the kernel.
@@ -136,6 +143,7 @@ impl Lane {
 
     fn on(uring: IoUring, files: FileTable) -> io::Result<Lane> {
         let completions = uring.params().cq_entries() as usize;
+        let now_ns = monotonic_ns();
         Ok(Lane {
             min_wait: uring.params().is_feature_min_timeout(),
             messages: takes_messages(&uring),
@@ -144,11 +152,14 @@ impl Lane {
             files,
             uring,
             timers: Timers::default(),
-            now_ns: monotonic_ns(),
+            now_ns,
             figures: Arc::default(),
             in_kernel: 0,
             completions: Vec::with_capacity(completions),
             may_block: false,
+            worker: 0,
+            looked_before_ns: now_ns,
+            ways: Ways::default(),
         })
     }
 

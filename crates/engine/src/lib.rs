@@ -32,6 +32,7 @@ mod sync;
 mod timer;
 mod token;
 mod uring;
+mod ways;
 mod worker;
 
 pub use abilities::Abilities;
@@ -54,3 +55,4 @@ pub use solo::Solo;
 pub use spec::{SpecError, WorkerSpec};
 pub use token::{Completion, RingId, Token};
 pub use values::{CpuList, Execution, Placement, Poll};
+pub use ways::Ways;

@@ -64,6 +64,7 @@ impl Solo {
     /// For starting work.
     pub fn io(&mut self) -> Io<'_> {
         self.lane.tick();
+        self.lane.looked_before_ns = self.lane.now_ns;
         let Solo { lane, post, outstanding, awaited, .. } = self;
         Io { lane, post, slot: 0, outstanding, awaited }
     }

@@ -93,6 +93,7 @@ impl<R: Ring> Worker<R> {
         let mut lane = Lane::new()?;
         lane.prepare_bells()?;
         lane.figures = mailbox.figures.clone();
+        lane.worker = number;
         lane.watch(Tag::Mail, mailbox.wake_fd());
         lane.figures.poll_window_ns.set(poll.longest_ns());
         lane.figures.waits_by(poll.tactic());
@@ -124,10 +125,14 @@ impl<R: Ring> Worker<R> {
 
     /// Runs until told to stop and nothing is left to finish.
     pub(crate) fn run(&mut self) {
+        let mut last_began_ns = 0;
         loop {
             self.lane.figures.turns.add(1);
             self.lane.tick();
             let began_ns = self.lane.now_ns;
+            // With nothing to do it looks all the time, or is woken.
+            self.lane.looked_before_ns = if self.idle.is_some() { began_ns } else { last_began_ns };
+            last_began_ns = began_ns;
             self.mailbox.turns(began_ns);
             if std::mem::take(&mut self.slept) {
                 // The pulse before the look at who watches; see `Directory::watch_for_work`.

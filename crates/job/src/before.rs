@@ -10,6 +10,7 @@ use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use storage::kit::Through;
+use storage::ways::COPY;
 use storage::{Operation, Step, Storage, Task};
 
 /// A guest's task.
@@ -177,7 +178,7 @@ impl Guards {
             return false;
         }
         queue.arrived.push(clusters.clone());
-        queue.waiting.push(Waiter { clusters, since_ns: monotonic_ns(), reply: io.reply(token) });
+        queue.waiting.push(Waiter { clusters, since_ns: monotonic_ns(), reply: io.reply_by(COPY, token) });
         drop(queue);
         self.control.ring();
         true

@@ -36,6 +36,7 @@ mod through;
 mod traits;
 mod volume;
 mod wait;
+pub mod ways;
 
 pub use custody::{Custody, Look, OPENING_UNKNOWN};
 pub use engine::Execution;

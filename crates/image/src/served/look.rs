@@ -11,6 +11,7 @@ use libc::iovec;
 use std::ops::Range;
 use storage::Operation;
 use storage::kit::{Lent, ON_THE_SPOT_MAX, copy_in, range};
+use storage::ways::LINE;
 
 /// Most bytes that one job lets read as zeroes: they are claimed meanwhile.
 const UNMAP_BYTES_MAX: u64 = 256 << 20;
@@ -194,7 +195,7 @@ impl Parts<'_, '_> {
         }
         self.progress.claim = None;
         let (io, token) = (&mut *self.io, self.token);
-        let (claim, asked) = self.shared.claims.ask(clusters.clone(), || InLine(io.reply(token)));
+        let (claim, asked) = self.shared.claims.ask(clusters.clone(), || InLine(io.reply_by(LINE, token)));
         self.progress.claim = Some((claim, clusters));
         Some(match asked {
             // It was not when the tables were looked at.

@@ -10,6 +10,7 @@ use crate::xts::Direction;
 use engine::{Completion, Io, Token};
 use libc::iovec;
 use storage::kit::{copy_in, copy_out};
+use storage::ways::LINE;
 use storage::{Action, Operation, Step, Storage, StorageError, Task};
 
 /// Most buffers of one task, where there are plenty: a piece of 512 KiB.
@@ -92,7 +93,7 @@ impl LuksStorage {
             if parts.progress.at_once >= AT_ONCE_MAX {
                 parts.progress.at_once = 0;
                 parts.progress.stage = Stage::Yield;
-                parts.io.reply(parts.token).complete(0);
+                parts.io.reply_by(LINE, parts.token).complete(0);
                 return Step::Pending;
             }
             match self.take_buffers(parts, left) {
@@ -114,7 +115,7 @@ impl LuksStorage {
         // Tasks of other workers begin elsewhere.
         let hint = std::ptr::from_ref(progress).addr() >> 12;
         if progress.buffers.is_empty() {
-            match self.pool.take_or_park(hint, &mut progress.place, || parts.io.reply(parts.token))? {
+            match self.pool.take_or_park(hint, &mut progress.place, || parts.io.reply_by(LINE, parts.token))? {
                 Some(buffer) => progress.buffers.push(buffer),
                 None => {
                     progress.stage = Stage::Line;

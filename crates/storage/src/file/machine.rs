@@ -13,6 +13,7 @@ use crate::Progress;
 use crate::aligned::AlignedBuffer;
 use crate::buffers::{self, IOVECS_MAX};
 use crate::lock::ImageLock;
+use crate::ways::LINE;
 use crate::{Action, Operation, Step, Storage, StorageError, Task};
 use engine::{Completion, Io, Token};
 use libc::iovec;
@@ -153,7 +154,7 @@ impl FileStorage {
             }
         };
         if let Some(ask) = self.needs(task, work, offset, len) {
-            let (claim, inside) = self.gate.ask(ask, || io.reply(token));
+            let (claim, inside) = self.gate.ask(ask, || io.reply_by(LINE, token));
             let progress = task.state.of::<FileProgress>();
             progress.claim = Some(claim);
             if !inside {

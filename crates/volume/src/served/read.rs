@@ -14,6 +14,7 @@ use crate::BLOCK_BYTES;
 use engine::{Io, Token};
 use std::ops::Range;
 use storage::kit::ON_THE_SPOT_MAX;
+use storage::ways::LINE;
 use storage::{Operation, Step};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -79,7 +80,7 @@ impl LoggedStorage {
     /// The cache has nothing of a discard any more.
     pub(super) fn forgotten(&self, parts: &mut Parts<'_>, token: Token, io: &mut Io<'_>) -> Step {
         let shared = &self.shared;
-        if shared.passes.wait(|| io.reply(token.part(Event::Room.part()))) {
+        if shared.passes.wait(|| io.reply_by(LINE, token.part(Event::Room.part()))) {
             parts.progress.stage = Stage::Pass;
             shared.poke.ask(Wish::PassEnd);
             if shared.is_dead() {

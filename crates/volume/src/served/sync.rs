@@ -8,6 +8,7 @@ use super::poke::Wish;
 use super::progress::Stage;
 use super::reply::Event;
 use engine::{Io, Reply, Token};
+use storage::ways::{COMMIT_JOINED, COMMIT_LED, LINE};
 use storage::{Step, StorageError};
 use values::SyncMode;
 
@@ -60,7 +61,7 @@ impl LoggedStorage {
     /// Lets the worker take what its rings have, and comes back behind that.
     fn turn(&self, parts: &mut Parts<'_>, token: Token, io: &mut Io<'_>) -> Step {
         parts.progress.timer_owed = true;
-        io.reply(token.part(Event::Late.part())).complete(0);
+        io.reply_by(LINE, token.part(Event::Late.part())).complete(0);
         Step::Pending
     }
 
@@ -111,6 +112,7 @@ impl LoggedStorage {
 
     /// With the lead in hand: takes what is unlogged, and writes it. A pass begins, or goes on.
     fn lead(&self, parts: &mut Parts<'_>, token: Token, io: &mut Io<'_>) -> Step {
+        io.note(COMMIT_LED);
         let shared = &self.shared;
         let progress = &mut *parts.progress;
         let since_ns = progress.since_ns;
@@ -284,7 +286,7 @@ impl LoggedStorage {
 
 /// By which a task that waits for a commit is told of its end, or called to lead.
 fn waiting(io: &mut Io<'_>, token: Token) -> Reply {
-    io.reply(token.part(Event::Commit.part()))
+    io.reply_by(COMMIT_JOINED, token.part(Event::Commit.part()))
 }
 
 fn call(next: Option<Waiter>) {

@@ -12,6 +12,7 @@ use crate::cache::Cache;
 use engine::{Io, Token};
 use libc::iovec;
 use storage::kit::{Lent, ON_THE_SPOT_MAX, total};
+use storage::ways::LINE;
 use storage::{Operation, Step};
 use values::SyncMode;
 
@@ -153,7 +154,7 @@ impl LoggedStorage {
         let need = rest(parts).and_then(|rest| rest.part()).map_or(Need::Data, |(_, need)| need);
         parts.progress.stage = Stage::Line;
         let again = std::mem::take(&mut parts.progress.called) || parts.progress.done > 0;
-        self.shared.park_writer(need, again, io.reply(token.part(Event::Room.part())));
+        self.shared.park_writer(need, again, io.reply_by(LINE, token.part(Event::Room.part())));
         Step::Pending
     }
 
