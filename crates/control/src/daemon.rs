@@ -3,6 +3,7 @@
 use crate::error::ApiError;
 use crate::model::config::NewExport;
 use crate::model::policy::{PlacementPolicy, Policy, PolicyRecord, PolicySettings};
+use crate::model::trace::{NewTrace, Trace, TraceNews};
 use crate::model::{
     Attach, Bitmap, Disk, Export, Group, GroupSettings, Info, Job, JobSettings, Lun, NewBitmap, NewDisk, NewGroup,
     NewJob, NewSnapshot, NewUnit, NewUpgrade, NewWorker, Resize, RingInfo, Settings, Unit, Worker,
@@ -281,6 +282,30 @@ pub trait Daemon: Send + Sync + 'static {
     /// # Errors
     /// As for [`info`](Self::info).
     fn policy_record(&self) -> Result<PolicyRecord, ApiError>;
+
+    /// The traces that somebody reads, by identifier.
+    ///
+    /// # Errors
+    /// As for [`info`](Self::info).
+    fn traces(&self) -> Result<Vec<Trace>, ApiError>;
+
+    /// Begins a trace, which lasts for as long as its news are taken every few seconds. `new` has passed [`NewTrace::check`].
+    ///
+    /// # Errors
+    /// [`ApiError::NoSuchExport`], [`ApiError::TooManyTraces`].
+    fn trace_begin(&self, new: NewTrace) -> Result<Trace, ApiError>;
+
+    /// What it has to tell since it was asked last.
+    ///
+    /// # Errors
+    /// [`ApiError::NoSuchTrace`]; [`ApiError::NoSuchExport`] when the one that it is for has been removed.
+    fn trace_take(&self, id: u64) -> Result<TraceNews, ApiError>;
+
+    /// Ends a trace.
+    ///
+    /// # Errors
+    /// [`ApiError::NoSuchTrace`].
+    fn trace_end(&self, id: u64) -> Result<(), ApiError>;
 
     /// Replaces the program while its exports serve: sessions, rings, workers and storage go on in the new one, and the
     /// process keeps its id. Returns only when nothing came of it, and then everything is as it was: with

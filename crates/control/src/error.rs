@@ -110,6 +110,16 @@ pub enum ApiError {
         /// What it cannot do, and why.
         message: String,
     },
+    /// there is no trace {id}: it has ended
+    NoSuchTrace {
+        /// The identifier that was asked for.
+        id: u64,
+    },
+    /// {max} traces are read already, the most there can be: end one first
+    TooManyTraces {
+        /// The bound.
+        max: usize,
+    },
     /// worker {id} still serves {rings}: attach to another worker first
     Busy {
         /// The worker.
@@ -169,6 +179,8 @@ impl ApiError {
             Self::NoSuchBitmap { .. } => "no-such-bitmap",
             Self::NoSuchJob { .. } => "no-such-job",
             Self::JobInState { .. } => "job-in-state",
+            Self::NoSuchTrace { .. } => "no-such-trace",
+            Self::TooManyTraces { .. } => "too-many-traces",
             Self::Busy { .. } => "busy",
             Self::WorkerDead { .. } => "worker-dead",
             Self::TooManyWorkers { .. } => "too-many-workers",
@@ -189,6 +201,7 @@ impl ApiError {
             | Self::NoSuchGroup { .. }
             | Self::NoSuchBitmap { .. }
             | Self::NoSuchJob { .. }
+            | Self::NoSuchTrace { .. }
             | Self::Disk(DiskError::Missing { .. }) => 404,
             Self::ExportExists { .. }
             | Self::Connected { .. }
@@ -199,6 +212,7 @@ impl ApiError {
             | Self::DiskUnsupported { .. }
             | Self::JobInState { .. }
             | Self::JobUnsupported { .. }
+            | Self::TooManyTraces { .. }
             | Self::WorkerDead { .. }
             | Self::TooManyWorkers { .. }
             | Self::Unsupported { .. } => 409,

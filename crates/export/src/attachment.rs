@@ -158,6 +158,7 @@ pub(crate) fn serve<A: Attachment + ?Sized>(ring: &mut A, io: &mut Io<'_>) -> us
 /// Something has ended that was started for the ring: a gate's wait, or work of a request's.
 pub(crate) fn complete<A: Attachment + ?Sized>(ring: &mut A, completion: Completion, io: &mut Io<'_>) {
     let token = completion.token;
+    ring.turns_mut().trace.look(io);
     if !is_deadline(token) {
         return ring.ended(completion, io);
     }

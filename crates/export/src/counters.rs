@@ -134,6 +134,12 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
+    /// Whose place it is. Rings have no more slots than there are such numbers.
+    #[inline]
+    pub(crate) fn slot(&self) -> u16 {
+        self.slot as u16
+    }
+
     /// A request was taken at `now_ns`.
     #[inline]
     pub(crate) fn set(&self, now_ns: u64) {

@@ -18,6 +18,7 @@ use crate::scsi::Scsi;
 use crate::shared::{Shared, State};
 use crate::status::{Content, ExportStatus, RingStatus};
 use crate::target::ExportTarget;
+use crate::trace::Recorder;
 use crate::workers::Own;
 use crate::{Carried, DirectoryOptions, DiskOptions, Engine, ExportError, Hosting, P9Options, ScsiOptions, Socket};
 use door::Door;
@@ -142,6 +143,7 @@ impl Export {
             spec: hosting.workers,
             limiting: Limiting::default(),
             steady: Mutex::default(),
+            recorder: Arc::default(),
             state: Mutex::new(State {
                 negotiated: 0,
                 own: Own::again(placed),
@@ -249,6 +251,16 @@ impl Export {
             Err(_) => None,
         };
         self.shared.rings.running().into_iter().filter_map(oldest).collect()
+    }
+
+    /// Its slow requests, for those who trace them.
+    pub fn recorder(&self) -> &Recorder {
+        &self.shared.recorder
+    }
+
+    /// Requests answered since it was added.
+    pub fn requests_answered(&self) -> u64 {
+        self.shared.rings.lock().requests()
     }
 
     /// The rings that run, each with its worker.

@@ -1,6 +1,7 @@
 //! Which ring of which export: for the log, and for the news that it is lost.
 
 use crate::ring_set::RingSet;
+use crate::trace::Recorder;
 use engine::Panic;
 use std::sync::{Arc, Weak};
 
@@ -22,17 +23,19 @@ pub(crate) struct Label {
     pub(crate) ring: u16,
     /// Weak: an export that has ended needs no news of its rings.
     keeper: Option<Weak<dyn Keeper>>,
+    /// The export's, for its slow requests.
+    pub(crate) recorder: Arc<Recorder>,
 }
 
 impl Label {
-    pub(crate) fn new(export: &str, ring: u16, keeper: Weak<dyn Keeper>) -> Label {
-        Label { export: export.into(), ring, keeper: Some(keeper) }
+    pub(crate) fn new(export: &str, ring: u16, keeper: Weak<dyn Keeper>, recorder: Arc<Recorder>) -> Label {
+        Label { export: export.into(), ring, keeper: Some(keeper), recorder }
     }
 
     /// Of a ring without an export.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn of_nobody() -> Label {
-        Label { export: "nobody".into(), ring: 0, keeper: None }
+        Label { export: "nobody".into(), ring: 0, keeper: None, recorder: Arc::default() }
     }
 
     /// Who has the ring, for as long as that is there. Not to be kept.

@@ -61,6 +61,15 @@ impl Rings {
         self.records.iter().filter_map(|(index, record)| Some((*index, record.running.clone()?))).collect()
     }
 
+    /// Requests answered, in all lives of all rings.
+    pub(crate) fn requests(&self) -> u64 {
+        let of = |record: &Record| {
+            let past: u64 = record.past.requests.iter().map(|(_, count)| count).sum();
+            past + record.running.as_ref().map_or(0, |running| running.page.requests())
+        };
+        self.records.values().map(of).sum()
+    }
+
     /// The worker on which a ring is to start, where that is not the placement's to say.
     pub(crate) fn wanted(&self, index: u16) -> Option<u32> {
         let record = self.records.get(&index)?;

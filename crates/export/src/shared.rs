@@ -6,6 +6,7 @@ use crate::limit::{Limiting, Throttle};
 use crate::ring_set::RingSet;
 use crate::rings::{Running, sum};
 use crate::status::{RingState, RingStatus, SessionCounts};
+use crate::trace::Recorder;
 use crate::workers::Own;
 use crate::{Engine, ExportError, Ring};
 use engine::{EngineError, Panic, Placement, Poll, WorkerSpec, monotonic_ns};
@@ -86,6 +87,8 @@ pub(crate) struct Shared {
     /// Held while a ring starts or stops, and while none may; counts how often that was so.
     pub(crate) steady: Mutex<u64>,
     pub(crate) state: Mutex<State>,
+    /// Slow requests, for those who trace them.
+    pub(crate) recorder: Arc<Recorder>,
 }
 
 impl Shared {
@@ -102,7 +105,7 @@ impl Shared {
     /// Names ring `index`, which tells when it is lost.
     pub(crate) fn label(self: &Arc<Self>, index: u16) -> Label {
         let keeper: Weak<dyn Keeper> = Arc::<Self>::downgrade(self);
-        Label::new(self.name(), index, keeper)
+        Label::new(self.name(), index, keeper, self.recorder.clone())
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {

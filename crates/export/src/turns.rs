@@ -3,6 +3,7 @@
 use crate::counters::Counters;
 use crate::label::Label;
 use crate::limit::{Ask, Gate, Grant};
+use crate::trace::{Tracer, Wait};
 use crate::virtqueue::Slot;
 use engine::Io;
 use std::sync::Arc;
@@ -30,13 +31,16 @@ pub(crate) struct Turns {
     pub(crate) fresh_done: u64,
     /// When the first of those was taken: rings of one worker have their turns one after the other.
     fresh_since_ns: u64,
-    /// Since when requests wait that did not fit into a batch, or that a limit holds up.
-    backlog_since_ns: Option<u64>,
+    /// Since when requests wait that did not fit into a batch, or that a limit holds up, and which of that it is by now.
+    backlog: Option<(u64, Wait)>,
+    /// What those are told who trace requests.
+    pub(crate) trace: Tracer,
 }
 
 impl Turns {
     /// `kinds` are the names of the protocol's requests, of which the ring has so many at once.
     pub(crate) fn new(kinds: &'static [&'static str], slots: usize, label: Label) -> Turns {
+        let trace = Tracer::new(label.recorder.clone(), label.ring, kinds);
         Turns {
             label,
             gate: Gate::default(),
@@ -46,24 +50,32 @@ impl Turns {
             unshown: 0,
             fresh_done: 0,
             fresh_since_ns: 0,
-            backlog_since_ns: None,
+            backlog: None,
+            trace,
         }
     }
 
     /// The request in a slot is answered. How long one took that was taken in this turn is known only when the turn is over.
     #[inline]
-    pub(crate) fn answered<R>(&mut self, slot: &Slot<R>, failed: bool, now_ns: u64) {
+    pub(crate) fn answered<R>(&mut self, slot: &Slot<R>, failed: bool, io: &Io<'_>) {
+        self.trace.answered(Some(slot.number()), slot.kind, slot.started_ns, failed, io);
         if slot.fresh {
-            self.answered_at_once(slot.kind, failed, slot.started_ns);
+            self.count_fresh(slot.kind, failed, slot.started_ns);
         } else {
-            self.figures.served.record(now_ns.saturating_sub(slot.started_ns), 1);
+            self.figures.served.record(io.now_ns().saturating_sub(slot.started_ns), 1);
             self.count(slot.kind, failed);
         }
     }
 
-    /// A request of this kind, taken in this turn at `started_ns`, is answered in it.
+    /// A request of this kind, taken in this turn and in no slot, is answered in it.
     #[inline]
-    pub(crate) fn answered_at_once(&mut self, kind: usize, failed: bool, started_ns: u64) {
+    pub(crate) fn answered_at_once(&mut self, kind: usize, failed: bool, io: &Io<'_>) {
+        self.trace.answered(None, kind, io.now_ns(), failed, io);
+        self.count_fresh(kind, failed, io.now_ns());
+    }
+
+    #[inline]
+    fn count_fresh(&mut self, kind: usize, failed: bool, started_ns: u64) {
         if self.fresh_done == 0 {
             self.fresh_since_ns = started_ns;
         }
@@ -81,13 +93,20 @@ impl Turns {
     /// How many requests may be taken now. `None` when a limit holds them up: the worker is told when to ask again.
     #[inline]
     pub(crate) fn begin(&mut self, io: &mut Io<'_>) -> Option<Grant> {
+        self.trace.look(io);
         if self.gate.closed() {
             return None;
         }
         match self.gate.ask(BATCH_MAX as u32, io.now_ns()) {
-            Ask::Go(grant) => Some(grant),
+            Ask::Go(grant) => {
+                if let Some((since_ns, wait)) = self.backlog {
+                    self.trace.waited(since_ns, wait);
+                }
+                Some(grant)
+            }
             Ask::Wait(deadline) => {
-                self.backlog_since_ns.get_or_insert(io.now_ns());
+                let since_ns = self.backlog.map_or(io.now_ns(), |(since_ns, _)| since_ns);
+                self.backlog = Some((since_ns, Wait::Limit));
                 io.timer(deadline.token, deadline.at_ns);
                 None
             }
@@ -97,8 +116,8 @@ impl Turns {
     /// As before it was shut by this order; `waiting` says whether requests wait, which have done so all the time as far as anybody knows.
     pub(crate) fn open(&mut self, order: u64, waiting: bool) {
         let since_ns = self.gate.open(order);
-        if waiting && self.backlog_since_ns.is_none() {
-            self.backlog_since_ns = since_ns;
+        if waiting && self.backlog.is_none() {
+            self.backlog = since_ns.map(|since_ns| (since_ns, Wait::Hold));
         }
     }
 
@@ -115,7 +134,7 @@ impl Turns {
     ) -> bool {
         let moved_bytes = self.begun_bytes - begun_bytes;
         self.gate.settle(grant, taken as u32, moved_bytes);
-        let waited_ns = self.backlog_since_ns.map_or(0, |since| io.now_ns().saturating_sub(since));
+        let waited_ns = self.backlog.map_or(0, |(since_ns, _)| io.now_ns().saturating_sub(since_ns));
         self.figures.queued.record(waited_ns, taken as u64);
         self.figures.in_flight_max.raise((in_flight + self.unshown) as u64);
         grant.is_spent(moved_bytes)
@@ -124,13 +143,20 @@ impl Turns {
     /// The batch is over: `more` says whether requests wait that did not fit into it.
     #[inline]
     pub(crate) fn leave(&mut self, more: bool, io: &Io<'_>) {
-        self.backlog_since_ns = more.then(|| self.backlog_since_ns.unwrap_or(io.now_ns()));
+        self.backlog = more.then(|| self.backlog.unwrap_or((io.now_ns(), Wait::Turn)));
+    }
+
+    /// What was answered so far has been shown, and the turn goes on.
+    #[inline]
+    pub(crate) fn shown_some(&mut self, io: &Io<'_>) {
+        self.unshown = 0;
+        self.trace.shown(io);
     }
 
     /// What was answered has been shown, and the turn is over.
     #[inline]
     pub(crate) fn shown(&mut self, io: &Io<'_>) {
-        self.unshown = 0;
+        self.shown_some(io);
         let done = std::mem::take(&mut self.fresh_done);
         if done > 0 {
             // Requests that ended in the turn that took them share one reading of the clock.

@@ -56,6 +56,12 @@ impl<R> Slot<R> {
         Slot { busy: false, fresh: false, kind: 0, started_ns: 0, stamp, epoch: 0, debt: Debt::default(), request }
     }
 
+    /// Its number among the ring's slots.
+    #[inline]
+    pub(crate) fn number(&self) -> u16 {
+        self.stamp.slot()
+    }
+
     /// It has one.
     #[inline]
     pub(crate) fn begin(&mut self, now_ns: u64) {

@@ -4,10 +4,11 @@ use crate::failure::field;
 use crate::volume;
 use control::ApiError;
 use control::model::config::ExportKind;
+use control::model::trace::{StageTimes, WaitedFor, Way};
 use control::model::{self as api};
 use disk::DiskError;
-use engine::EngineError;
-use export::{Content, ExportError, ExportStatus, RingState, RingStatus, UnitStatus};
+use engine::{EngineError, Ways};
+use export::{Content, ExportError, ExportStatus, Object, RingState, RingStatus, SlowRequest, Times, UnitStatus, Wait};
 use std::collections::BTreeMap;
 
 /// How rings count what they have no use for.
@@ -264,4 +265,75 @@ fn feature_names(bits: u64) -> Vec<String> {
         (40, "RING_RESET"),
     ];
     NAMES.iter().filter(|(bit, _)| bits & (1 << bit) != 0).map(|(_, name)| (*name).to_owned()).collect()
+}
+
+/// A slow request in the API's words; `taken_unix_us` is when it was taken.
+pub(crate) fn slow_out(export: &str, slow: &SlowRequest, taken_unix_us: u64) -> api::trace::SlowRequest {
+    let (mut node, mut fid, mut lun) = (None, None, None);
+    match slow.what.object {
+        Some(Object::Node(number)) => node = Some(number),
+        Some(Object::Fid(number)) => fid = Some(number),
+        Some(Object::Unit(unit)) => lun = Some(unit),
+        None => {}
+    }
+    let waited_for = match slow.waited_for {
+        Wait::Worker => WaitedFor::Worker,
+        Wait::Turn => WaitedFor::Turn,
+        Wait::Limit => WaitedFor::Limit,
+        Wait::Hold => WaitedFor::Hold,
+    };
+    let times = times_out(&slow.times());
+    api::trace::SlowRequest {
+        taken_unix_us,
+        export: export.to_owned(),
+        ring: slow.ring,
+        worker: slow.taken_by,
+        answered_by: (slow.answered_by != slow.taken_by).then_some(slow.answered_by),
+        kind: slow.kind.to_owned(),
+        offset: slow.what.range.map(|(offset, _)| offset),
+        bytes: slow.what.range.map(|(_, bytes)| bytes),
+        node,
+        fid,
+        lun,
+        failed: slow.failed,
+        total_us: microseconds(slow.shown_ns),
+        times,
+        waited_for: (slow.waited_max_ns > 0).then_some(waited_for),
+        ways: ways_out(slow.ways),
+        parts: slow.parts,
+        seen_late_us_max: microseconds(slow.late_max_ns),
+    }
+}
+
+pub(crate) fn times_out(times: &Times) -> StageTimes {
+    StageTimes {
+        waited_us_max: microseconds(times.waited_max_ns),
+        held_us: microseconds(times.held_ns),
+        start_us: microseconds(times.start_ns),
+        inline_us: microseconds(times.inline_ns),
+        behind_us: microseconds(times.behind_ns),
+        lock_us: microseconds(times.lock_ns),
+        answer_us: microseconds(times.answer_ns),
+        show_us: microseconds(times.show_ns),
+        unknown_us: microseconds(times.unknown_ns),
+    }
+}
+
+fn microseconds(ns: u64) -> f64 {
+    ns as f64 / 1e3
+}
+
+fn ways_out(ways: Ways) -> Vec<Way> {
+    let all = [
+        (Ways::URING, Way::Uring),
+        (Ways::THREAD, Way::Thread),
+        (Ways::TIMER, Way::Timer),
+        (storage::ways::LINE, Way::Line),
+        (storage::ways::COMMIT_LED, Way::CommitLed),
+        (storage::ways::COMMIT_JOINED, Way::CommitJoined),
+        (storage::ways::COPY, Way::Copy),
+        (export::LOCK, Way::Lock),
+        (export::OTHER, Way::Other),
+    ];
+    all.into_iter().filter(|(way, _)| ways.contains(*way)).map(|(_, shown)| shown).collect()
 }

@@ -1,7 +1,6 @@
 //! The daemon behind the control API: exports and disks by name, workers by number.
 
 use crate::choices;
-use crate::clients::Server;
 use crate::confine::Held;
 use crate::convert;
 use crate::directory;
@@ -11,19 +10,21 @@ use crate::limit::Groups;
 use crate::live::Jobs;
 use crate::p9;
 use crate::placer::Placements;
-use crate::prepared::{Begun, Contents, Prepared, certificates, socket_in};
+use crate::prepared::{Begun, Contents, Prepared, certificates, hosting_in};
+use crate::traces::Traces;
 use crate::units::{self, Leases};
 use crate::upgrade::{self, Upgrade};
 use crate::workers;
 use control::model::config::{ExportKind, NewExport};
 use control::model::policy::{PlacementPolicy, Policy, PolicyRecord, PolicySettings};
+use control::model::trace::{NewTrace, Trace, TraceNews};
 use control::model::{
     self as api, Attach, GroupSettings, Info, NewDisk, NewGroup, NewWorker, Protocol, Resize, Settings,
 };
 use control::{ApiError, Scope};
 use disk::{Disk, Disks, Lease};
 use engine::WorkerSpec;
-use export::{Carried, DAEMON, DiskOptions, Engine, Export, ExportError, Hosting, NbdOptions, Socket};
+use export::{DAEMON, DiskOptions, Engine, Export, ExportError, Hosting, NbdOptions};
 use std::collections::BTreeMap;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -68,6 +69,8 @@ pub(crate) struct Daemon {
     pub(crate) upgrade: Upgrade,
     /// Rings that the policy has moved.
     pub(crate) placements: Placements,
+    /// Who traces slow requests.
+    pub(crate) traces: Traces,
 }
 
 impl Daemon {
@@ -100,6 +103,7 @@ impl Daemon {
             held: Held::default(),
             upgrade: Upgrade::default(),
             placements: Placements::default(),
+            traces: Traces::default(),
         })
     }
 
@@ -571,6 +575,22 @@ impl control::Daemon for Daemon {
         Ok(choices::record(&self.engine, self.placements.record()))
     }
 
+    fn traces(&self) -> Result<Vec<Trace>, ApiError> {
+        Ok(self.trace_list())
+    }
+
+    fn trace_begin(&self, new: NewTrace) -> Result<Trace, ApiError> {
+        self.begin_trace(new)
+    }
+
+    fn trace_take(&self, id: u64) -> Result<TraceNews, ApiError> {
+        self.take_trace(id)
+    }
+
+    fn trace_end(&self, id: u64) -> Result<(), ApiError> {
+        self.end_trace(id)
+    }
+
     fn upgrade(&self, new: api::NewUpgrade) -> ApiError {
         upgrade::perform(self, &new)
     }
@@ -597,19 +617,4 @@ fn apply(export: &Export, settings: &Settings) -> Result<(), ExportError> {
         export.set_placement(placement)?;
     }
     Ok(())
-}
-
-fn hosting_in(new: &NewExport, socket: Option<Socket>) -> Result<Hosting, ApiError> {
-    Ok(Hosting {
-        name: new.name.clone(),
-        socket: socket.map_or_else(|| socket_in(new, Server::here(None)), Ok)?,
-        queue_size_max: new.queue_size(),
-        placement: new.workers,
-        poll: new.poll.unwrap_or_default(),
-        workers: WorkerSpec { cpus: new.cpus.clone(), ..WorkerSpec::default() },
-        session_ended: None,
-        failed: None,
-        carried: Carried::default(),
-        resume: None,
-    })
 }

@@ -36,6 +36,7 @@ mod run;
 mod scsi;
 mod service;
 mod tools;
+mod traces;
 mod units;
 mod upgrade;
 mod users;

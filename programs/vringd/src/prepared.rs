@@ -9,7 +9,8 @@ use control::ApiError;
 use control::model::config::NewExport;
 use control::model::{Listen, Tls};
 use disk::StorageSpec;
-use export::{Carried, Socket, StreamListener};
+use engine::WorkerSpec;
+use export::{Carried, Hosting, Socket, StreamListener};
 use passthrough::{Adopted, Source};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -177,4 +178,23 @@ pub(crate) fn socket_in(new: &NewExport, server: Server) -> Result<Socket, ApiEr
     }
     let path = new.socket.clone().ok_or_else(|| field("socket", "is missing"))?;
     Ok(Socket::Path { path, options })
+}
+
+/// How an export is served, for all that its description says of that.
+///
+/// # Errors
+/// Its socket cannot be made.
+pub(crate) fn hosting_in(new: &NewExport, socket: Option<Socket>) -> Result<Hosting, ApiError> {
+    Ok(Hosting {
+        name: new.name.clone(),
+        socket: socket.map_or_else(|| socket_in(new, Server::here(None)), Ok)?,
+        queue_size_max: new.queue_size(),
+        placement: new.workers,
+        poll: new.poll.unwrap_or_default(),
+        workers: WorkerSpec { cpus: new.cpus.clone(), ..WorkerSpec::default() },
+        session_ended: None,
+        failed: None,
+        carried: Carried::default(),
+        resume: None,
+    })
 }

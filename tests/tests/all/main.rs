@@ -70,6 +70,7 @@ mod scsi;
 mod serve_volume;
 mod service;
 mod successor;
+mod trace;
 mod uml;
 mod upgrade;
 mod upgrade_fs;

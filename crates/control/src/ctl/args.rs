@@ -7,6 +7,7 @@ use super::jobs::JobArgs;
 use super::limit::{GroupCommand, LimitCommand};
 use super::policy::PolicyArgs;
 use super::scsi::AddScsiArgs;
+use super::trace::TraceArgs;
 use super::units::UnitCommand;
 use crate::model::{ByteSize, CpuList, Execution, Placement, Poll, SyncMode};
 use clap::Subcommand;
@@ -81,6 +82,12 @@ pub enum Command {
 
     /// Show what rings and workers do now; refreshes on a terminal until interrupted.
     Top(TopArgs),
+
+    /// Show requests that take long, as they are answered, by stages; sums up when it ends.
+    ///
+    /// Nobody need restart anything: rings note stages for as long as somebody traces. A line says when the request was taken, on
+    /// which ring and worker, what it was, and where its time went.
+    Trace(TraceArgs),
 
     /// Replace the daemon's program while its exports serve: they go on in the new one after a short pause.
     ///

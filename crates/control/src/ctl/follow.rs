@@ -76,7 +76,7 @@ impl Interrupt {
         Interrupt { came }
     }
 
-    fn came(&self) -> bool {
+    pub(super) fn came(&self) -> bool {
         self.came.load(Ordering::Relaxed)
     }
 }

@@ -21,6 +21,7 @@ mod scsi;
 mod table;
 mod tls;
 mod top;
+mod trace;
 mod units;
 mod upgrade;
 mod volume;
@@ -39,6 +40,7 @@ pub use pull::{DiskListen, PullArgs};
 pub use run::perform;
 pub use scsi::{AddScsiArgs, LunIs, ScsiFlags, disk};
 pub use tls::TlsFlags;
+pub use trace::TraceArgs;
 pub use units::UnitCommand;
 
 use std::io::{IsTerminal, Write};

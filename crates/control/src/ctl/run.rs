@@ -9,7 +9,7 @@ use super::add::AddArgs;
 use super::args::{Args, Command, ExportCommand, RingCommand, WorkerCommand};
 use super::error::CtlError;
 use super::jobs::JobCommand;
-use super::{policy, table, top, upgrade, volume};
+use super::{policy, table, top, trace, upgrade, volume};
 use crate::client::{Client, segment};
 use crate::model::{Attach, Export, Info, NewWorker, Resize, RingInfo, Settings, Worker};
 use hyper::Method;
@@ -36,6 +36,7 @@ pub fn perform(args: &Args, out: &mut dyn Write, terminal: bool) -> Result<(), C
         Command::Policy(options) => policy::run(options, &client, args.json, session.out),
         Command::Metrics => Ok(session.out.write_all(client.text("/metrics")?.as_bytes())?),
         Command::Top(options) => top::run(options, &client, args.json, session.out, terminal),
+        Command::Trace(options) => trace::run(options, &client, args.json, session.out),
         Command::Upgrade { binary } => {
             let info = upgrade::run(&client, binary.as_deref())?;
             session.print(&info, upgrade::words)

@@ -17,6 +17,7 @@ mod pull;
 mod sandbox;
 mod scsi;
 mod snapshot;
+pub mod trace;
 mod upgrade;
 mod volume;
 mod worker;

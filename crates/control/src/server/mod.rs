@@ -17,6 +17,7 @@ mod openapi;
 mod policy;
 mod routes;
 mod runtime;
+mod traces;
 mod units;
 
 use crate::daemon::Daemon;

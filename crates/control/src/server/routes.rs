@@ -49,6 +49,7 @@ pub(super) fn described() -> OpenApiRouter<Arc<dyn Daemon>> {
         .merge(super::jobs::described())
         .merge(super::groups::described())
         .merge(super::policy::described())
+        .merge(super::traces::described())
         .routes(routes!(openapi_document))
         .routes(routes!(prometheus))
 }

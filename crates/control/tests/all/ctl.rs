@@ -5,7 +5,7 @@ use crate::common::{Served, ctl, ctl_words};
 use serde_json::Value;
 use std::path::Path;
 
-fn matches_snapshot(name: &str, text: &str) {
+pub(crate) fn matches_snapshot(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(name);
     if std::env::var_os("SNAPSHOTS_WRITE").is_some() {
         std::fs::write(&path, text).unwrap();

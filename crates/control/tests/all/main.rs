@@ -10,4 +10,5 @@ mod jobs;
 mod metrics;
 mod openapi;
 mod socket;
+mod traces;
 mod upgrade;

@@ -6,6 +6,7 @@ use super::request::{CallRequest, Work, lock};
 use super::{Answer, Care, Executor, Moved, Syncing};
 use crate::label::Label;
 use crate::queue::{Broken, Queue};
+use crate::trace::LOCK;
 use crate::turns::Turns;
 use crate::virtqueue::Virtqueue;
 use engine::{Completion, Io, Pool, Token};
@@ -81,7 +82,7 @@ impl<P: Protocol> CallQueue<P> {
         let mut way = self.calls.way(asked, request);
         if let Way::Uring(file, transfer, syncing) = way {
             if self.submit(head, given, file, (transfer, syncing), io) {
-                return;
+                return self.turns.trace.pending(head, io);
             }
             // It waits as long.
             way = self.calls.aside(request);
@@ -119,12 +120,14 @@ impl<P: Protocol> CallQueue<P> {
         self.keep(head, given, bytes, Work::Pool);
         let request = &self.ring.slot(head).request;
         self.calls.leave(request, thread, io.reply(Token::request(head)));
+        self.turns.trace.pending(head, io);
     }
 
     fn wait_for_lock(&mut self, head: u16, given: Given<'_>, request: &P::Request<'_>, io: &mut Io<'_>) {
         self.deferred(head);
         self.defer(head, given, Work::Lock);
-        self.calls.wait_for_lock(&mut self.ring.slot(head).request, request, io.reply(Token::request(head)));
+        self.calls.wait_for_lock(&mut self.ring.slot(head).request, request, io.reply_by(LOCK, Token::request(head)));
+        self.turns.trace.pending(head, io);
     }
 
     /// The slot of a request keeps what it needs to be executed elsewhere, or later.
@@ -163,7 +166,7 @@ impl<P: Protocol> CallQueue<P> {
             self.answered.push(slot.request.asked);
         }
         slot.request.end();
-        self.turns.answered(slot, failed, io.now_ns());
+        self.turns.answered(slot, failed, io);
         self.ring.finish(head, written);
     }
 
@@ -171,13 +174,15 @@ impl<P: Protocol> CallQueue<P> {
     pub(crate) fn put_off(&mut self, head: u16) {
         self.request(head).end();
         self.ring.put_off(head);
+        self.turns.trace.put_off(head);
     }
 
     /// The head of the request that work has ended for, which was started in an earlier turn.
-    pub(crate) fn head_of(&mut self, completion: Completion) -> Option<u16> {
+    pub(crate) fn head_of(&mut self, completion: Completion, io: &mut Io<'_>) -> Option<u16> {
         let head = self.ring.in_flight(completion.token.index());
         debug_assert!(head.is_some(), "completion of {:?}, which is not in flight", completion.token);
         self.ring.slot(head?).fresh = false;
+        self.turns.trace.ended(head?, io);
         head
     }
 
@@ -211,9 +216,9 @@ impl<P: Protocol> CallQueue<P> {
     #[inline]
     pub(crate) fn show_some(&mut self, io: &mut Io<'_>) {
         if self.turns.unshown >= PUBLISH_EVERY {
-            self.turns.unshown = 0;
             self.ring.queue.publish();
             self.ring.queue.notify_now(io);
+            self.turns.shown_some(io);
             self.shown();
         }
     }

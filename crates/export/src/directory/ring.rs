@@ -7,6 +7,7 @@ use crate::attachment::{self, Attachment};
 use crate::calls::{CallQueue, Executor, Given, Work, data};
 use crate::label::Label;
 use crate::queue::{Broken, Queue};
+use crate::trace::{Object, What};
 use crate::turns::Turns;
 use device::fs::{Dialect, IN_HEADER_BYTES, Request, decode};
 use engine::{Completion, Io};
@@ -43,6 +44,7 @@ impl DirectoryRing {
 
     /// Takes the chain apart that was taken last, and starts its request.
     fn start(&mut self, head: u16, io: &mut Io<'_>) {
+        self.queue.turns.trace.taken(Some(head), io);
         let chain = std::mem::take(&mut self.queue.ring.queue.chain);
         let mut bytes = std::mem::take(&mut self.queue.bytes);
         self.begin(head, &chain, &mut bytes, io);
@@ -72,6 +74,7 @@ impl DirectoryRing {
         };
         let asked = Asked { unique: header.unique, opcode: header.opcode, dialect };
         self.queue.identify(head, asked, kind::of(header.opcode));
+        self.queue.turns.trace.asks(What { object: Some(Object::Node(header.nodeid)), range: range(&request) });
         self.queue.turns.look |= !is_short(&request);
         let transfer = transfer_bytes(&request);
         if transfer > TRANSFER_BYTES_MAX {
@@ -143,7 +146,7 @@ impl Attachment for DirectoryRing {
     }
 
     fn ended(&mut self, completion: Completion, io: &mut Io<'_>) {
-        if let Some(head) = self.queue.head_of(completion)
+        if let Some(head) = self.queue.head_of(completion, io)
             && !self.put_off(head, completion.result)
         {
             self.queue.conclude(head, completion.result, false, io);
@@ -187,6 +190,15 @@ impl Attachment for DirectoryRing {
         let mut owed = std::mem::take(&mut self.owed);
         owed.extend(self.queue.ring.queue.take_owed());
         owed
+    }
+}
+
+/// What of its node a request is about, for those who trace it.
+fn range(request: &Request<'_>) -> Option<(u64, u64)> {
+    match request {
+        Request::Read(read) => Some((read.offset, read.size.into())),
+        Request::Write(write) => Some((write.offset, write.size.into())),
+        _ => None,
     }
 }
 

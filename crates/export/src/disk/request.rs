@@ -1,5 +1,6 @@
 //! One request in flight.
 
+use crate::trace::What;
 use device::blk::{Range, Status};
 use std::ptr::NonNull;
 use storage::Task;
@@ -41,6 +42,13 @@ impl DiskRequest {
         self.ranges.clear();
         self.ranges_started = 0;
         self.task.buffers.clear();
+    }
+
+    /// From the first byte of its ranges, by how many bytes of them, for those who trace requests.
+    pub(crate) fn spans(&self) -> What {
+        let first = self.ranges.iter().map(|range| range.offset).min();
+        let bytes = self.ranges.iter().map(|range| range.len).sum();
+        first.map_or_else(What::default, |first| What::range(first, bytes))
     }
 
     /// Writes the status where the driver looks for it, and says how many bytes count as written.

@@ -7,6 +7,7 @@ use crate::buffers;
 use crate::label::Label;
 use crate::limit::TURN_BYTES_MAX;
 use crate::queue::{Broken, Queue};
+use crate::trace::What;
 use crate::turns::{BATCH_MAX, Turns};
 use crate::virtqueue::Virtqueue;
 use device::blk::{Limits, Request, Status, decode_request, spec};
@@ -68,6 +69,7 @@ impl DiskRing {
 
     /// Takes the popped chain apart and starts it.
     fn start(&mut self, head: u16, io: &mut Io<'_>) {
+        self.turns.trace.taken(Some(head), io);
         let Virtqueue { queue: Queue { chain, .. }, slots } = &mut self.ring;
         let slot = &mut slots[usize::from(head)];
         let (status, writable_data) = split_status(chain.writable_segments());
@@ -91,6 +93,7 @@ impl DiskRing {
                 request.filled = len;
                 self.turns.figures.bytes_read.add(len);
                 self.turns.begun_bytes += len;
+                self.turns.trace.asks(What::range(offset, len));
                 buffers::add(&mut request.task.buffers, chain.writable_segments(), 0, len);
                 request.task.begin(Operation::Read { offset });
                 self.submit(head, len, io);
@@ -99,6 +102,7 @@ impl DiskRing {
                 slot.kind = Kind::Write as usize;
                 self.turns.figures.bytes_written.add(len);
                 self.turns.begun_bytes += len;
+                self.turns.trace.asks(What::range(offset, len));
                 buffers::add(&mut request.task.buffers, readable, HEADER, len);
                 request.task.begin(Operation::Write { offset, durable: self.terms.write_through });
                 self.submit(head, len, io);
@@ -116,11 +120,13 @@ impl DiskRing {
             Ok(Request::Discard(ranges)) => {
                 slot.kind = Kind::Discard as usize;
                 request.ranges.extend(ranges.iter());
+                self.turns.trace.asks(request.spans());
                 self.next_range(head, io);
             }
             Ok(Request::WriteZeroes(ranges)) => {
                 slot.kind = Kind::WriteZeroes as usize;
                 request.ranges.extend(ranges.iter());
+                self.turns.trace.asks(request.spans());
                 self.next_range(head, io);
             }
         }
@@ -154,7 +160,7 @@ impl DiskRing {
     #[inline]
     fn follow(&mut self, head: u16, step: Step, io: &mut Io<'_>) {
         match step {
-            Step::Pending => {}
+            Step::Pending => self.turns.trace.pending(head, io),
             Step::Done(Ok(())) if !self.ring.slot(head).request.ranges.is_empty() => self.next_range(head, io),
             Step::Done(Ok(())) => self.finish(head, Status::Ok, io),
             Step::Done(Err(error)) => {
@@ -175,7 +181,7 @@ impl DiskRing {
     fn finish(&mut self, head: u16, status: Status, io: &Io<'_>) {
         let slot = self.ring.slot(head);
         let written = slot.request.answer(status);
-        self.turns.answered(slot, status != Status::Ok, io.now_ns());
+        self.turns.answered(slot, status != Status::Ok, io);
         self.ring.finish(head, written);
     }
 }
@@ -221,6 +227,7 @@ impl Attachment for DiskRing {
             debug_assert!(false, "completion of {:?}, which is not in flight", completion.token);
             return;
         };
+        self.turns.trace.ended(head, io);
         let slot = self.ring.slot(head);
         slot.fresh = false;
         let step = self.storage.resume(&mut slot.request.task, completion, io);
@@ -228,10 +235,10 @@ impl Attachment for DiskRing {
     }
 
     #[inline]
-    fn show_some(&mut self, _io: &mut Io<'_>) {
+    fn show_some(&mut self, io: &mut Io<'_>) {
         if self.turns.unshown >= PUBLISH_EVERY {
-            self.turns.unshown = 0;
             self.ring.queue.publish();
+            self.turns.shown_some(io);
         }
     }
 

@@ -5,6 +5,7 @@ use super::slot::NbdRequest;
 use super::status::Question;
 use crate::disk::Kind;
 use crate::label::Label;
+use crate::trace::What;
 use crate::virtqueue::Slot;
 use device::nbd::spec::errno::{ENOMEM, ESHUTDOWN};
 use device::nbd::{
@@ -40,12 +41,13 @@ impl NbdRing {
             Some(Err(malformed)) => return self.pipe.misspoke(malformed.to_string()),
             None => return,
         };
+        self.turns.trace.taken(None, io);
         let terms = Terms { block_status: self.agreed.contexts.some(), ..self.offer.terms };
         let work = match request.check(&terms) {
             Ok(work) => work,
             Err(refusal) => {
                 self.pipe.inbox.take(bytes);
-                return self.refuse(&request, &refusal, io.now_ns());
+                return self.refuse(&request, &refusal, io);
             }
         };
         let (kind, moved) = match work {
@@ -60,6 +62,7 @@ impl NbdRing {
             Work::WriteZeroes { .. } => (Kind::WriteZeroes, 0),
             Work::BlockStatus { .. } => (Kind::BlockStatus, 0),
         };
+        self.turns.trace.asks(asked(&work));
         self.turns.begun_bytes += moved;
         self.turns.look |= moved > LONG_BYTES;
         let (buffer, data) = match work {
@@ -71,7 +74,7 @@ impl NbdRing {
                 self.pipe.inbox.take(bytes);
                 let Some(buffer) = self.room_for_read(request.cookie, offset, len) else {
                     self.answer_error(true, ENOMEM, request.cookie, "there is no memory for the reply");
-                    return self.turns.answered_at_once(kind as usize, true, io.now_ns());
+                    return self.turns.answered_at_once(kind as usize, true, io);
                 };
                 let head = buffer.len();
                 (buffer, head)
@@ -104,7 +107,8 @@ impl NbdRing {
                 let bitmap = self.offer.bitmap.clone().filter(|_| self.agreed.contexts.bitmap);
                 let allocation = self.agreed.contexts.allocation;
                 let question = Question { range, one, allocation, bitmap, token: Token::request(index) };
-                return self.questions.ask(question, &self.storage, io);
+                self.questions.ask(question, &self.storage, io);
+                return self.turns.trace.pending(index, io);
             }
             Work::Trim { .. } | Work::WriteZeroes { .. } | Work::Disconnect => {
                 return self.next_range(index, io);
@@ -148,6 +152,7 @@ impl NbdRing {
             // There are `IN_FLIGHT_MAX` at most.
             index as u16
         });
+        self.turns.trace.placed(index);
         (index, &mut self.slots[usize::from(index)])
     }
 
@@ -185,7 +190,7 @@ impl NbdRing {
 
     fn follow(&mut self, index: u16, step: Step, io: &mut Io<'_>) {
         match step {
-            Step::Pending => {}
+            Step::Pending => self.turns.trace.pending(index, io),
             Step::Done(Ok(())) => match self.slots[usize::from(index)].request.work {
                 Work::Trim { .. } | Work::WriteZeroes { .. } => self.next_range(index, io),
                 _ => self.finish(index, None, io),
@@ -205,6 +210,7 @@ impl NbdRing {
             debug_assert!(false, "completion of {:?}, which is not in flight", completion.token);
             return;
         };
+        self.turns.trace.ended(index, io);
         let slot = &mut self.slots[usize::from(index)];
         slot.fresh = false;
         if let Work::BlockStatus { .. } = slot.request.work {
@@ -272,15 +278,15 @@ impl NbdRing {
             (_, Some(Failure::Ends)) => self.answer_error(reads, ESHUTDOWN, cookie, "the export ends"),
         }
         let is_error = matches!(failure, Some(Failure::Storage(_)));
-        self.turns.answered(&self.slots[usize::from(index)], is_error, io.now_ns());
+        self.turns.answered(&self.slots[usize::from(index)], is_error, io);
     }
 
     /// A request is refused before anybody has looked at the storage.
-    fn refuse(&mut self, request: &Request, refusal: &Refusal, now_ns: u64) {
+    fn refuse(&mut self, request: &Request, refusal: &Refusal, io: &Io<'_>) {
         self.turns.report_refusal(&refusal.reason);
         let reads = matches!(request.command, Command::Read | Command::BlockStatus);
         self.answer_error(reads, refusal.errno, request.cookie, &refusal.reason.to_string());
-        self.turns.answered_at_once(Kind::Refused as usize, true, now_ns);
+        self.turns.answered_at_once(Kind::Refused as usize, true, io);
     }
 
     /// An error of what is answered by chunks goes into one where those were agreed on (NBD protocol, "Structured reply chunk message").
@@ -292,6 +298,18 @@ impl NbdRing {
         } else {
             self.pipe.say(&simple_reply(errno, cookie));
         }
+    }
+}
+
+/// What a request asks for, for those who trace it.
+fn asked(work: &Work) -> What {
+    match *work {
+        Work::Read { offset, len }
+        | Work::Write { offset, len, .. }
+        | Work::Trim { offset, len, .. }
+        | Work::WriteZeroes { offset, len, .. }
+        | Work::BlockStatus { offset, len, .. } => What::range(offset, len.into()),
+        Work::Flush | Work::Disconnect => What::default(),
     }
 }
 

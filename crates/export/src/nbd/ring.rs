@@ -300,7 +300,7 @@ impl Attachment for NbdRing {
 
     fn show_some(&mut self, io: &mut Io<'_>) {
         if self.pipe.send_some(self.turns.unshown, io) {
-            self.turns.unshown = 0;
+            self.turns.shown_some(io);
         }
     }
 

@@ -4,6 +4,7 @@
 use super::ring::P9Ring;
 use super::service::Flush;
 use crate::calls::{Given, Work, lock};
+use crate::trace::OTHER;
 use engine::{Io, Token};
 
 impl P9Ring {
@@ -18,21 +19,24 @@ impl P9Ring {
             self.queue.finish(held, 0, false, io);
         }
         self.queue.defer(head, given, Work::Other);
-        match self.session().tags().flush(oldtag, io.reply(Token::request(head))) {
+        match self.session().tags().flush(oldtag, io.reply_by(OTHER, Token::request(head))) {
             Flush::Now(reply) => reply.complete(0),
             Flush::Later => {}
         }
+        self.queue.turns.trace.pending(head, io);
     }
 
     /// A limit holds this request up.
     pub(super) fn hold_up(&mut self, head: u16, given: Given<'_>, bytes: &[u8]) {
         self.queue.keep(head, given, bytes, Work::Turn);
+        self.queue.turns.trace.put_aside(head);
         self.held.push_back(head);
     }
 
     /// A version whose client has more to give up than fits into a turn: others of this worker have theirs in between.
     pub(super) fn begin_later(&mut self, head: u16, given: Given<'_>, bytes: &[u8]) {
         self.queue.keep(head, given, bytes, Work::Turn);
+        self.queue.turns.trace.put_aside(head);
         self.beginning.push_back(head);
     }
 
@@ -47,6 +51,7 @@ impl P9Ring {
 
     /// A request goes on that was held up.
     pub(super) fn start_held(&mut self, head: u16, io: &mut Io<'_>) {
+        self.queue.turns.trace.taken_up(head, io);
         let slot = self.queue.ring.slot(head);
         slot.restart(io.now_ns());
         slot.request.work = Work::Here;

@@ -8,6 +8,7 @@ use crate::attachment::{self, Attachment};
 use crate::calls::{CallQueue, Executor, Given, Work, data};
 use crate::label::Label;
 use crate::queue::{Broken, Queue};
+use crate::trace::{Object, Wait, What};
 use crate::turns::{BATCH_MAX, Turns};
 use device::p9::{HEADER_BYTES, Malformed, Request, decode};
 use engine::{Completion, Io};
@@ -48,6 +49,7 @@ impl P9Ring {
 
     /// Takes the chain apart that was taken last, and starts its request.
     fn start(&mut self, head: u16, io: &mut Io<'_>) {
+        self.queue.turns.trace.taken(Some(head), io);
         let chain = std::mem::take(&mut self.queue.ring.queue.chain);
         let mut bytes = std::mem::take(&mut self.queue.bytes);
         let given = Given { readable: chain.readable_segments(), writable: chain.writable_segments() };
@@ -69,6 +71,7 @@ impl P9Ring {
         };
         let known = self.queue.request(head).asked.known;
         self.queue.identify(head, Asked { known, ..Asked::new(&header, dialect) }, kind::of(header.kind));
+        self.queue.turns.trace.asks(about(&request, bytes));
         self.queue.turns.look |= !is_short(&request);
         if self.siblings.any() && !matches!(request, Request::Flush { .. }) {
             self.queue.deferred(head);
@@ -116,6 +119,8 @@ impl P9Ring {
     fn next_chain(&mut self, io: &mut Io<'_>) -> bool {
         let popped = self.queue.ring.pop(io.now_ns());
         if let Some(head) = popped {
+            // A limit lets it wait here, and not in the virtqueue.
+            self.queue.turns.trace.waited(io.looked_before_ns(), Wait::Worker);
             self.start(head, io);
         }
         popped.is_some()
@@ -208,7 +213,7 @@ impl Attachment for P9Ring {
     }
 
     fn ended(&mut self, completion: Completion, io: &mut Io<'_>) {
-        let Some(head) = self.queue.head_of(completion) else { return };
+        let Some(head) = self.queue.head_of(completion, io) else { return };
         // Linux knows that it has flushed the request by the answer to the flush, and looks for no other.
         let request = self.queue.request(head);
         let (work, tag) = (request.work, request.asked.tag);
@@ -241,6 +246,22 @@ impl Attachment for P9Ring {
         self.queue.shown();
         self.queue.ring.abandon();
     }
+}
+
+/// What a request is about, for those who trace it.
+pub(super) fn about(request: &Request<'_>, message: &[u8]) -> What {
+    let range = match request {
+        Request::Read { offset, count, .. } | Request::Write { offset, count, .. } => {
+            Some((*offset, u64::from(*count)))
+        }
+        _ => None,
+    };
+    let fid = match request {
+        Request::Version { .. } | Request::Flush { .. } | Request::Unsupported(_) => None,
+        // The first field of all others is a fid (9P2000.L, each message's layout).
+        _ => message.get(HEADER_BYTES..).and_then(|fields| fields.first_chunk()).map(|fid| u32::from_le_bytes(*fid)),
+    };
+    What { object: fid.map(Object::Fid), range }
 }
 
 /// Whether a turn goes on without a look at the clock behind a request: those that clients send most, and that are short.

@@ -6,6 +6,7 @@ use super::units::{number, of_target};
 use super::work::{Look, PART_BYTES, Ranges, Repeat, Swap, SwapStep, Verify, Work};
 use crate::buffers;
 use crate::label::Label;
+use crate::trace::{Object, What};
 use device::scsi::spec::sense::{code, key};
 use device::scsi::{
     Addressed, Attention, Command, Compare, Extent, Facts, Inventory, Naa, Ports, Query, Reports, Response,
@@ -13,6 +14,7 @@ use device::scsi::{
 };
 use engine::{Completion, Io, Token};
 use std::sync::{Arc, OnceLock};
+use storage::ways::LINE;
 use storage::{Action, Operation, Step, StorageError, extent};
 use values::Lun;
 
@@ -98,6 +100,8 @@ impl ScsiRing {
     }
 
     fn perform(&mut self, head: u16, command: Command, io: &mut Io<'_>) {
+        let unit = self.entry_of(head).map(|entry| Object::Unit(entry.unit.lun));
+        self.turns.trace.asks(What { object: unit, range: range(&command) });
         match command {
             Command::Read { offset, len, fua } => {
                 self.turns.figures.bytes_read.add(len);
@@ -218,13 +222,12 @@ impl ScsiRing {
         self.turns.begun_bytes += 2 * len;
         let found = Vec::with_capacity(half);
         let Some(entry) = self.entry_of(head) else { return };
-        let turn = entry.unit.line_up(|| io.reply(Token::request(head)));
+        let turn = entry.unit.line_up(|| io.reply_by(LINE, Token::request(head)));
         let is_next = turn.has_come();
         let swap = Swap { offset, expected, next, found, durable, step: SwapStep::Waits, turn: Some(turn) };
         self.keep(head, Work::Swap(Box::new(swap)));
-        if is_next {
-            self.go_on(head, Step::Done(Ok(())), io);
-        }
+        let step = if is_next { Step::Done(Ok(())) } else { Step::Pending };
+        self.go_on(head, step, io);
     }
 
     fn unmap(&mut self, head: u16, list_bytes: u16, io: &mut Io<'_>) {
@@ -280,6 +283,7 @@ impl ScsiRing {
             drop((storage, answer));
             0
         });
+        self.turns.trace.pending(head, io);
     }
 
     /// Answers with what was found.
@@ -410,7 +414,7 @@ impl ScsiRing {
     fn go_on(&mut self, head: u16, mut step: Step, io: &mut Io<'_>) {
         for _ in 0..PARTS_PER_TURN {
             match step {
-                Step::Pending => return,
+                Step::Pending => return self.turns.trace.pending(head, io),
                 Step::Done(Err(error)) => return self.failed(head, &error, io),
                 Step::Done(Ok(())) => {}
             }
@@ -420,12 +424,13 @@ impl ScsiRing {
             step = self.submit(head, io);
         }
         match step {
-            Step::Pending => {}
+            Step::Pending => self.turns.trace.pending(head, io),
             Step::Done(Err(error)) => self.failed(head, &error, io),
             Step::Done(Ok(())) => {
                 // Others have their turns first.
                 self.ring.slot(head).request.between = true;
                 io.reply(Token::request(head)).complete(0);
+                self.turns.trace.pending(head, io);
             }
         }
     }
@@ -505,6 +510,19 @@ impl ScsiRing {
         tracing::debug!(export = &**export, ring, %error, "a request failed");
         let sense = sense_of(error, &self.ring.slot(head).request.task.operation);
         self.check(head, sense, io);
+    }
+}
+
+/// The blocks of its unit that a command is about, in bytes, for those who trace it.
+fn range(command: &Command) -> Option<(u64, u64)> {
+    match command {
+        Command::Read { offset, len, .. }
+        | Command::Write { offset, len, .. }
+        | Command::WriteAndVerify { offset, len, .. }
+        | Command::Verify { offset, len, .. }
+        | Command::CompareAndWrite { offset, len, .. }
+        | Command::WriteSame { offset, len, .. } => Some((*offset, *len)),
+        _ => None,
     }
 }
 

@@ -6,6 +6,7 @@ use super::units::Units;
 use crate::attachment::Attachment;
 use crate::label::Label;
 use crate::queue::{Broken, Queue};
+use crate::trace::{OTHER, Object, What};
 use crate::turns::Turns;
 use crate::virtqueue::Virtqueue;
 use device::scsi::{
@@ -66,6 +67,7 @@ impl ControlRing {
     }
 
     fn start(&mut self, head: u16, io: &mut Io<'_>) {
+        self.turns.trace.taken(Some(head), io);
         let chain = &self.ring.queue.chain;
         let mut bytes = [0; CONTROL_BYTES_MAX];
         let filled = vring::copy::read_at(chain.readable_segments(), 0, &mut bytes);
@@ -137,9 +139,12 @@ impl ControlRing {
     /// Asks the device's rings of these tasks. The request goes on when they have answered.
     fn ask(&mut self, head: u16, which: Which, then: Then, io: &mut Io<'_>) {
         let question = if matches!(then, Then::Say) { Question::Exist } else { Question::End };
-        let word = tasks::ask(&self.turns.label, which, question, io.reply(Token::request(head)));
+        let unit = which.lun.map(|number| Object::Unit(values::Lun { target: which.target, number }));
+        self.turns.trace.asks(What { object: unit, range: None });
+        let word = tasks::ask(&self.turns.label, which, question, io.reply_by(OTHER, Token::request(head)));
         let request = &mut self.ring.slot(head).request;
         (request.word, request.then) = (word, then);
+        self.turns.trace.pending(head, io);
     }
 
     /// The rings have answered.
@@ -165,7 +170,7 @@ impl ControlRing {
         let slot = self.ring.slot(head);
         let written = vring::copy::write_at(&slot.request.reply, 0, reply);
         slot.request.reply.clear();
-        self.turns.answered(slot, failed, io.now_ns());
+        self.turns.answered(slot, failed, io);
         // A reply has five bytes at most.
         self.ring.finish(head, written as u32);
     }
@@ -217,10 +222,12 @@ impl Attachment for ControlRing {
             debug_assert!(false, "completion of {:?}, which is not in flight", completion.token);
             return;
         };
+        self.turns.trace.ended(head, io);
         self.ring.slot(head).fresh = false;
         if self.suspended && completion.result == word::GIVEN_UP {
             self.ring.slot(head).request.reply.clear();
             self.ring.put_off(head);
+            self.turns.trace.put_off(head);
             self.owed.push(head);
             return;
         }

@@ -120,7 +120,7 @@ impl Attachment for EventRing {
         let written = vring::copy::write_at(self.ring.queue.chain.writable_segments(), 0, &event);
         let slot = self.ring.slot(head);
         slot.kind = Kind::Event as usize;
-        self.turns.answered(slot, false, io.now_ns());
+        self.turns.answered(slot, false, io);
         // It was cut to what there was room for: an event is 16 bytes long.
         self.ring.finish(head, written as u32);
         true

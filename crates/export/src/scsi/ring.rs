@@ -247,6 +247,7 @@ impl ScsiRing {
 
     /// Takes the popped chain apart and starts it. `again`: an earlier life of the ring may have done it.
     fn start(&mut self, head: u16, again: bool, io: &mut Io<'_>) {
+        self.turns.trace.taken(Some(head), io);
         let sizes = self.terms.sizes;
         let chain = &self.ring.queue.chain;
         let filled = vring::copy::read_at(chain.readable_segments(), 0, &mut self.head[..sizes.head_bytes()]);
@@ -341,7 +342,7 @@ impl ScsiRing {
             }
         }
         let slot = self.ring.slot(head);
-        self.turns.answered(slot, failed, io.now_ns());
+        self.turns.answered(slot, failed, io);
         self.ring.finish(head, u32::try_from(written).unwrap_or(u32::MAX));
     }
 }
@@ -385,15 +386,16 @@ impl Attachment for ScsiRing {
             debug_assert!(false, "completion of {:?}, which is not in flight", completion.token);
             return;
         };
+        self.turns.trace.ended(head, io);
         self.ring.slot(head).fresh = false;
         self.resume(head, completion, io);
     }
 
     #[inline]
-    fn show_some(&mut self, _io: &mut Io<'_>) {
+    fn show_some(&mut self, io: &mut Io<'_>) {
         if self.turns.unshown >= PUBLISH_EVERY {
-            self.turns.unshown = 0;
             self.ring.queue.publish();
+            self.turns.shown_some(io);
         }
     }
 

@@ -7,6 +7,7 @@ mod figures;
 mod jobs;
 mod line;
 mod served;
+mod traces;
 
 pub(crate) use contents::describe;
 pub(crate) use figures::latency;
@@ -18,6 +19,7 @@ use contents::{directory_info, storage_info, volume_of};
 use control::error::RingRefs;
 use control::model::config::ExportKind;
 use control::model::policy::{PlacementPolicy, Policy, PolicyRecord, PolicySettings, WorkerPolicy, WorkerRecord};
+use control::model::trace::{NewTrace, Trace, TraceNews};
 use control::model::{
     Attach, Bitmap, Disk, Export, Favour, FileSystem, Frontend, Group, GroupSettings, Info, Job, JobSettings, JobState,
     LATENCY_BOUNDS_US, LandlockInfo, Limits, Lun, NewBitmap, NewDisk, NewExport, NewGroup, NewJob, NewSnapshot,
@@ -76,6 +78,7 @@ impl Books {
 #[derive(Debug, Default)]
 pub(crate) struct Fake {
     books: Mutex<Books>,
+    traces: Mutex<traces::Traces>,
 }
 
 impl Fake {
@@ -572,6 +575,25 @@ impl Daemon for Fake {
         books.policy = settings.policy.unwrap_or(books.policy);
         drop(books);
         self.policy()
+    }
+
+    fn traces(&self) -> Result<Vec<Trace>, ApiError> {
+        Ok(self.list_traces())
+    }
+
+    fn trace_begin(&self, new: NewTrace) -> Result<Trace, ApiError> {
+        if let Some(name) = &new.export {
+            self.export(name)?;
+        }
+        self.begin_trace(new)
+    }
+
+    fn trace_take(&self, id: u64) -> Result<TraceNews, ApiError> {
+        self.take_trace(id)
+    }
+
+    fn trace_end(&self, id: u64) -> Result<(), ApiError> {
+        self.end_trace(id)
     }
 
     fn policy_record(&self) -> Result<PolicyRecord, ApiError> {

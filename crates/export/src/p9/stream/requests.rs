@@ -2,13 +2,14 @@
 
 use super::super::kind;
 use super::super::reply::Asked;
-use super::super::ring::is_short;
+use super::super::ring::{about, is_short};
 use super::super::service::Session;
 use super::ring::StreamRing;
 use super::slot::{Deferred, to_read, to_write};
 use crate::attachment::Attachment;
 use crate::calls::{Answer, Care, Moved, Outcome, Protocol, Syncing, Transfer, Way, Work, lock};
 use crate::stream::Inbox;
+use crate::trace::LOCK;
 use crate::virtqueue::Slot;
 use device::p9::{HEADER_BYTES, Header, Malformed, READ_HEAD_BYTES, Request, bytes_wanted, decode};
 use engine::{Io, Pool, Token};
@@ -28,19 +29,21 @@ const FLUSHES_MAX: usize = 16;
 impl StreamRing {
     /// Starts the message of `bytes` bytes at the front of the inbox. False when it has to stay there for now.
     pub(super) fn start(&mut self, inbox: &mut Inbox, bytes: usize, io: &mut Io<'_>) -> bool {
+        self.turns.trace.taken(None, io);
         let dialect = self.session().dialect();
         let message = inbox.peek(bytes);
         let front = bytes_wanted(message).map(|wanted| message.get(..wanted).unwrap_or(message));
         let decoded = match front.and_then(|front| decode(front, bytes as u64, dialect)) {
             Ok(decoded) => decoded,
             Err(malformed) => {
-                self.refuse(&malformed, io.now_ns());
+                self.refuse(&malformed, io);
                 inbox.take(bytes);
                 return true;
             }
         };
         let (header, request) = &decoded;
         let asked = Asked::new(header, dialect);
+        self.turns.trace.asks(about(request, message));
         self.turns.look |= !is_short(request);
         match *request {
             Request::Version { .. } if self.requests_in_flight() > 0 => {
@@ -53,7 +56,7 @@ impl StreamRing {
             Request::Version { .. } if !self.session().begin_anew() => return false,
             Request::Flush { oldtag } => {
                 inbox.take(bytes);
-                self.flush(oldtag, asked, io.now_ns());
+                self.flush(oldtag, asked, io);
                 return true;
             }
             // No more than can move, whatever the client says.
@@ -72,7 +75,7 @@ impl StreamRing {
                 self.wait_for_lock(&decoded, asked, io);
                 inbox.take(bytes);
             }
-            Way::Here | Way::Waiter => match self.perform(message, &decoded, asked, io.now_ns()) {
+            Way::Here | Way::Waiter => match self.perform(message, &decoded, asked, io) {
                 Ok(()) => inbox.take(bytes),
                 Err(pool) => self.leave((inbox, bytes), (&pool, Care::none()), room, asked, io),
             },
@@ -81,13 +84,13 @@ impl StreamRing {
     }
 
     /// A request is refused before anybody has looked at what it wants.
-    fn refuse(&mut self, malformed: &Malformed, now_ns: u64) {
+    fn refuse(&mut self, malformed: &Malformed, io: &Io<'_>) {
         self.turns.report_refusal(malformed);
         if let Some(header) = &malformed.header {
             let asked = Asked::new(header, self.session().dialect());
             self.answer(Err(Errno::from_raw_os_error(malformed.errno())), asked);
         }
-        self.turns.answered_at_once(kind::of_malformed(), true, now_ns);
+        self.turns.answered_at_once(kind::of_malformed(), true, io);
     }
 
     /// Bytes that the answer may have, header and all.
@@ -106,7 +109,7 @@ impl StreamRing {
         message: &[u8],
         decoded: &(Header, Request<'_>),
         asked: Asked,
-        now_ns: u64,
+        io: &Io<'_>,
     ) -> Result<(), Arc<Pool>> {
         let (header, request) = decoded;
         let (place, room) = self.pipe.outbox.room(self.room_for(request), &mut self.pipe.buffers);
@@ -120,7 +123,7 @@ impl StreamRing {
         if matches!(request, Request::Version { .. }) {
             self.learn_largest();
         }
-        self.turns.answered_at_once(kind::of(header.kind), done.failed, now_ns);
+        self.turns.answered_at_once(kind::of(header.kind), done.failed, io);
         Ok(())
     }
 
@@ -141,6 +144,7 @@ impl StreamRing {
             slot.waits();
         }
         (slot.request.call.asked, slot.request.call.work) = (asked, work);
+        self.turns.trace.placed(index);
         (index, &mut slot.request)
     }
 
@@ -169,12 +173,14 @@ impl StreamRing {
         let message = deferred.keep(request, reply, bytes);
         // SAFETY: the buffer is the slot's, which nobody touches before the completion.
         let writable = [unsafe { to_write(&mut deferred.reply, room) }];
-        let work = (io, Token::request(index));
+        let work = (&mut *io, Token::request(index));
         let begun = deferred.call.submit::<Session>(work, file, (transfer, syncing), (&[message], &writable));
         debug_assert!(begun, "one segment that is not empty");
         self.kept_bytes += deferred.held_bytes;
-        if !begun {
-            self.conclude(index, -libc::EIO, 0);
+        if begun {
+            self.turns.trace.pending(index, io);
+        } else {
+            self.conclude(index, -libc::EIO, io);
         }
     }
 
@@ -199,6 +205,7 @@ impl StreamRing {
         self.kept_bytes += deferred.held_bytes;
         let call = &self.slots[usize::from(index)].request.call;
         self.calls.leave(call, thread, io.reply(Token::request(index)));
+        self.turns.trace.pending(index, io);
     }
 
     /// Waits for a lock without keeping anybody else waiting.
@@ -206,12 +213,13 @@ impl StreamRing {
         let (index, _) = self.reserve(asked, Work::Lock, io.now_ns());
         self.locks += 1;
         let call = &mut self.slots[usize::from(index)].request.call;
-        self.calls.wait_for_lock(call, decoded, io.reply(Token::request(index)));
+        self.calls.wait_for_lock(call, decoded, io.reply_by(LOCK, Token::request(index)));
+        self.turns.trace.pending(index, io);
     }
 
     /// Tflush. What is not in flight has its answer; what waits for a lock is given up; everything else ends by itself, and is
     /// answered before this is.
-    fn flush(&mut self, oldtag: u16, asked: Asked, now_ns: u64) {
+    fn flush(&mut self, oldtag: u16, asked: Asked, io: &Io<'_>) {
         let mut in_flight = self.slots.iter_mut().filter(|slot| slot.busy).map(|slot| &mut slot.request);
         let outcome = match in_flight.find(|deferred| deferred.has_tag(oldtag)) {
             Some(deferred) if deferred.flushes.len() < FLUSHES_MAX => {
@@ -219,18 +227,19 @@ impl StreamRing {
                 if let Some(wait) = &deferred.call.wait {
                     wait.cancel();
                 }
+                self.turns.trace.leave();
                 return;
             }
             Some(_) => Err(Errno::BUSY),
             None => Ok(Answer::Reply),
         };
-        self.answer_flush(outcome, asked, now_ns);
+        self.answer_flush(outcome, asked, io);
     }
 
-    fn answer_flush(&mut self, outcome: Outcome, asked: Asked, now_ns: u64) {
+    fn answer_flush(&mut self, outcome: Outcome, asked: Asked, io: &Io<'_>) {
         self.calls.reply.clear();
         self.answer(outcome, asked);
-        self.turns.answered_at_once(kind::of(asked.kind), outcome.is_err(), now_ns);
+        self.turns.answered_at_once(kind::of(asked.kind), outcome.is_err(), io);
     }
 
     /// Puts an answer behind all others whose payload, if it has one, is in the calls' reply.
@@ -244,12 +253,13 @@ impl StreamRing {
     }
 
     /// What was started for the request in slot `index` has ended.
-    pub(super) fn conclude(&mut self, index: u16, result: i32, now_ns: u64) {
+    pub(super) fn conclude(&mut self, index: u16, result: i32, io: &mut Io<'_>) {
         let Some(slot) = self.slots.get_mut(usize::from(index)).filter(|slot| slot.busy) else {
             debug_assert!(false, "completion of request {index}, which is not in flight");
             return;
         };
         slot.end();
+        self.turns.trace.ended(index, io);
         let deferred = &mut slot.request;
         self.kept_bytes -= std::mem::take(&mut deferred.held_bytes);
         let (asked, work) = (deferred.call.asked, deferred.call.work);
@@ -280,9 +290,11 @@ impl StreamRing {
                 outcome.is_err()
             }
         };
-        self.turns.answered(&self.slots[usize::from(index)], failed, now_ns);
+        self.turns.answered(&self.slots[usize::from(index)], failed, io);
         for flush in flushes {
-            self.answer_flush(Ok(Answer::Reply), flush, now_ns);
+            // What is being started, if anything, is another request.
+            self.turns.trace.leave();
+            self.answer_flush(Ok(Answer::Reply), flush, io);
         }
     }
 

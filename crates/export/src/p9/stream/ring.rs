@@ -184,7 +184,7 @@ impl Attachment for StreamRing {
                 self.follow_end();
             }
             _ => match token.index() {
-                Some(index) => self.conclude(index, result, io.now_ns()),
+                Some(index) => self.conclude(index, result, io),
                 None => debug_assert!(false, "completion of {token:?}, which nobody started"),
             },
         }
@@ -192,7 +192,7 @@ impl Attachment for StreamRing {
 
     fn show_some(&mut self, io: &mut Io<'_>) {
         if self.pipe.send_some(self.turns.unshown, io) {
-            self.turns.unshown = 0;
+            self.turns.shown_some(io);
         }
     }
 

@@ -12,5 +12,6 @@ mod refusals;
 pub(crate) mod server;
 mod status;
 mod tls;
+mod trace;
 mod trouble;
 mod tunnel;

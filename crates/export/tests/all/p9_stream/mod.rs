@@ -6,6 +6,7 @@
 mod beside;
 pub mod client;
 mod order;
+mod trace;
 mod trouble;
 
 use client::{
