@@ -40,32 +40,34 @@ fn a_guest_uses_disks_that_come_grow_and_go() -> Result<()> {
     let daemon = Daemon::serve_in(directory, &config)?;
     let script = format!(
         "wait_for() {{ n=0; until eval \"$1\"; do n=$((n + 1)); [ $n -lt 600 ] || {{ echo \"never: $1\"; exit 9; }}; sleep 0.05; done; }}
-         wait_for '[ -b /dev/sda ] && [ -b /dev/sdb ]'
-         cat /sys/block/sda/device/vendor | grep VRINGD
-         ls -l /sys/block/sda/device /sys/block/sdb/device
-         readlink /sys/block/sdb/device | grep ':1:3$'
-         [ \"$(cat /sys/block/sda/queue/write_cache)\" = 'write back' ]
-         [ $(cat /sys/block/sda/queue/discard_max_bytes) -gt 0 ]
-         {FIO_VERIFY} --filename=/dev/sdb --size=32m --fsync=64 &
+         # Their names come as their probes end, in any order.
+         named() {{ ls /sys/class/scsi_device/*:$1/device/block 2>/dev/null; }}
+         wait_for '[ -b /dev/$(named 0:0) ] && [ -b /dev/$(named 1:3) ]'
+         system=$(named 0:0); data=$(named 1:3)
+         cat /sys/block/$system/device/vendor | grep VRINGD
+         [ \"$(cat /sys/block/$system/queue/write_cache)\" = 'write back' ]
+         [ $(cat /sys/block/$system/queue/discard_max_bytes) -gt 0 ]
+         {FIO_VERIFY} --filename=/dev/$data --size=32m --fsync=64 &
          fio_of_data=$!
-         mkfs.ext4 -q -b 4096 /dev/sda
-         mount /dev/sda /mnt
+         mkfs.ext4 -q -b 4096 /dev/$system
+         mount /dev/$system /mnt
          {FIO_VERIFY} --directory=/mnt --size=32m
          wait $fio_of_data
          dd if=/dev/urandom of=/mnt/filler bs=1M count=32 conv=fsync status=none
          sync; touch $job/filled; wait_for '[ -e $job/measured ]'
          rm /mnt/filler; sync; fstrim -v /mnt
          echo kept >/mnt/kept
-         umount /mnt; e2fsck -fn /dev/sda
+         umount /mnt; e2fsck -fn /dev/$system
          touch $job/used
-         {FIO_VERIFY} --filename=/dev/sdb --size=64m --rate_iops=2000
+         {FIO_VERIFY} --filename=/dev/$data --size=64m --rate_iops=2000
          touch $job/loaded
-         wait_for '[ -b /dev/sdc ]'
-         echo other >/dev/sdc
+         wait_for '[ -b /dev/$(named 0:7) ]'
+         spare=$(named 0:7)
+         echo other >/dev/$spare
          touch $job/other
-         wait_for '[ $(cat /sys/block/sdb/size) = {grown} ]'
+         wait_for '[ $(cat /sys/block/$data/size) = {grown} ]'
          touch $job/grew
-         wait_for '[ ! -e /sys/block/sdc ]'",
+         wait_for '[ ! -e /sys/block/$spare ]'",
         grown = 256 * MIB / 512
     );
     let device = Device::Scsi { socket, queues: 2 };

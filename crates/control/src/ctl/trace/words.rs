@@ -37,7 +37,9 @@ pub(super) fn request(slow: &SlowRequest) -> String {
 /// What it asks for.
 fn about(slow: &SlowRequest) -> String {
     let mut text = String::new();
-    let object = slow.node.map(|node| format!(" node {node}")).or_else(|| slow.fid.map(|fid| format!(" fid {fid}")));
+    let node = || slow.node.map(|node| format!(" node {node}"));
+    let fid = || slow.fid.map(|fid| format!(" fid {fid}"));
+    let object = slow.lun.map(|lun| format!(" LUN {lun}")).or_else(node).or_else(fid);
     text += &object.unwrap_or_default();
     if let Some(bytes) = slow.bytes {
         text += &format!(" {}", cells::size(bytes));
@@ -166,6 +168,7 @@ mod tests {
             bytes: Some(4096),
             node: None,
             fid: None,
+            lun: None,
             failed: false,
             total_us: 7300.0,
             times: StageTimes {

@@ -17,6 +17,7 @@ fn news() -> TraceNews {
         bytes: Some(4096),
         node: None,
         fid: None,
+        lun: None,
         failed: false,
         total_us: 7300.0,
         times: StageTimes {
