@@ -62,8 +62,9 @@ fn a_guest_uses_disks_that_come_grow_and_go() -> Result<()> {
          {FIO_VERIFY} --filename=/dev/$data --size=64m --rate_iops=2000
          touch $job/loaded
          wait_for '[ -b /dev/$(named 0:7) ]'
+         # Not by the end of who has it open last, which may be the kernel that looks for partitions.
          spare=$(named 0:7)
-         echo other >/dev/$spare
+         echo other | dd of=/dev/$spare conv=fsync status=none
          touch $job/other
          wait_for '[ $(cat /sys/block/$data/size) = {grown} ]'
          touch $job/grew

@@ -192,7 +192,7 @@ fn a_ring_that_moves_names_both_workers() -> Result<()> {
     let mut reader = Reader::start(&daemon, &["--slower-than", SLOWER_THAN, "--count", "1"])?;
     let request = ring.request(kind::IN, 0, &[writable(DATA, 4096)]);
     ring.kick_if_wanted();
-    let before = daemon.wait_ring("disk", 0, |ring| ring.in_flight == 1)?.worker.context("it runs")?;
+    let before = daemon.wait_ring("disk", 0, |ring| ring.figures.in_flight == 1)?.worker.context("it runs")?;
     let after = daemon.workers()?.iter().map(|worker| worker.id).find(|id| *id != before).context("another worker")?;
     daemon.attach("disk", 0, after)?;
     ring.wait_used();
