@@ -88,6 +88,18 @@ pub fn info(path: &Path) -> Result<Option<Info>, LuksError> {
     Ok(Some(told(path, header, bytes)))
 }
 
+/// Whether a file or device has a container, of which a first copy may be lost.
+///
+/// # Errors
+/// There is none, it cannot be read, or is one that is not supported.
+pub fn check(path: &Path) -> Result<(), LuksError> {
+    let failed = |source| LuksError::Read { path: path.to_owned(), source };
+    let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
+    let file = File::options().read(true).custom_flags(flags).open(path).map_err(failed)?;
+    let header = Header::read(&mut |at, buf| file.read_exact_at(buf, at)).map_err(failed)?;
+    header.map(drop).map_err(|source| LuksError::Format { path: path.to_owned(), source })
+}
+
 /// The same of a storage that is open.
 ///
 /// # Errors

@@ -140,6 +140,10 @@ pub fn look(path: &Path) -> Result<Found, BindError> {
         Err(Errno::NOENT) => Found::Nothing,
         Err(error) => return Err(fail("look at it")(error)),
     };
+    if let Found::Socket = found {
+        // Whoever may not write to it may not connect to find out.
+        place.may_be_connected().map_err(fail("find out whether another process listens there"))?;
+    }
     place.may_be_changed().map_err(fail(match found {
         Found::Nothing => "bind it",
         Found::Socket => "remove the stale socket",

@@ -68,6 +68,11 @@ impl Place {
         rustix::fs::accessat(&self.directory, ".", access, AtFlags::EACCESS)
     }
 
+    /// Whether this user may connect to the socket that has that name.
+    pub(crate) fn may_be_connected(&self) -> Result<(), Errno> {
+        rustix::fs::accessat(&self.directory, self.name(), Access::WRITE_OK, AtFlags::EACCESS)
+    }
+
     /// What has that name now: a link itself, not what it names.
     pub(crate) fn look(&self) -> Result<Seen, Errno> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;

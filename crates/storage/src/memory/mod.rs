@@ -8,6 +8,7 @@
 //!
 //! Contents of anonymous memory end with the export. A flush has nothing to do: there is nothing more stable than the memory.
 
+mod foresee;
 mod map;
 mod open;
 mod reservation;

@@ -1,6 +1,7 @@
 //! From options to mapped memory.
 
 use super::MemoryStorage;
+use super::foresee::{OPEN_HINT, ROOM_HINT, SPARSE_HINT};
 use super::map::{Backing, Map, huge_page_bytes};
 use crate::error::check_size;
 use crate::file::{check_kind, file_system_memory, huge_page_file};
@@ -108,7 +109,7 @@ impl Kind for MemoryOptions {
 
 impl MemoryOptions {
     /// 0 = that of the file.
-    fn size_bytes(&self) -> u64 {
+    pub(super) fn size_bytes(&self) -> u64 {
         self.size.map_or(0, |size| size.0)
     }
 }
@@ -166,7 +167,7 @@ impl MemoryStorage {
     }
 }
 
-fn open_anonymous(options: &MemoryOptions) -> Result<MemoryStorage, OpenError> {
+pub(super) fn open_anonymous(options: &MemoryOptions) -> Result<MemoryStorage, OpenError> {
     let size_bytes = options.size_bytes();
     check_size(size_bytes)?;
     match options.hugepages {
@@ -198,7 +199,7 @@ fn map_anonymous(
 }
 
 /// The error of a call on `path`.
-fn failed(path: &Path, what: &'static str, hint: &'static str) -> impl Fn(Errno) -> OpenError {
+pub(super) fn failed(path: &Path, what: &'static str, hint: &'static str) -> impl Fn(Errno) -> OpenError {
     move |errno: Errno| OpenError::Path { path: path.to_owned(), what, source: errno.into(), hint }
 }
 
@@ -225,8 +226,7 @@ fn open_file(options: &MemoryOptions, path: &Path) -> Result<MemoryStorage, Open
         Err(Errno::EXIST) => open(OFlags::empty()),
         made => made,
     };
-    let hint = "; a file that does not exist is created when a size is given, through no link";
-    let fd = found.map_err(failed("open", hint))?;
+    let fd = found.map_err(failed("open", OPEN_HINT))?;
     check_kind(path, &fd)?;
     let in_memory = file_system_memory(&fd).unwrap_or(false);
     if !in_memory {
@@ -237,25 +237,28 @@ fn open_file(options: &MemoryOptions, path: &Path) -> Result<MemoryStorage, Open
     let huge = huge_page_file(&fd);
     let page = file_page(&fd).map_err(failed("inspect", ""))?;
     let present_bytes = u64::try_from(about.st_size).unwrap_or(0);
-    let unit = if huge { page } else { 512 };
+    let unit = unit(&fd).map_err(failed("inspect", ""))?;
     let size_bytes = file_size(options, path, present_bytes, unit)?;
     if options.read_only {
         let allocated_bytes = u64::try_from(about.st_blocks).unwrap_or(0).saturating_mul(512);
         if !huge && allocated_bytes < present_bytes {
-            let hint = "; `fallocate -l SIZE` fills it, or export it with storage `file`";
-            return Err(failed("map a sparse file for reading", hint)(Errno::NOSPC));
+            return Err(failed("map a sparse file for reading", SPARSE_HINT)(Errno::NOSPC));
         }
     } else {
-        let hint = "; its space is allocated in full: make room in its file system, or export it with storage `file`";
-        allocate(&fd, unit, size_bytes).map_err(failed("allocate its space", hint))?;
+        allocate(&fd, unit, size_bytes).map_err(failed("allocate its space", ROOM_HINT))?;
     }
     let backing = Backing::File { fd, read_only: options.read_only };
     let map = Map::new(backing, size_bytes, page).map_err(failed("map", ""))?;
     Ok(MemoryStorage::new(map, Some(lock), path.display().to_string(), options.read_only, size_bytes))
 }
 
+/// Unit in which a file may end, in bytes.
+pub(super) fn unit(fd: impl AsFd) -> Result<u64, Errno> {
+    Ok(if huge_page_file(&fd) { file_page(fd)? } else { 512 })
+}
+
 /// `unit`: files of huge pages end at a page, whatever was asked for.
-fn file_size(options: &MemoryOptions, path: &Path, present_bytes: u64, unit: u64) -> Result<u64, OpenError> {
+pub(super) fn file_size(options: &MemoryOptions, path: &Path, present_bytes: u64, unit: u64) -> Result<u64, OpenError> {
     let asked_bytes = options.size_bytes();
     let path = path.to_owned();
     match asked_bytes {

@@ -36,6 +36,7 @@ impl VolumeOptions {
             None => match memory::missing(&self.memory_file, superblock) {
                 Some(missing) => Err(missing),
                 None => {
+                    memory::check_named(&self.memory_file)?;
                     let memory_file = memory::likely(&self.memory_file, &superblock.volume);
                     Ok(Foreseen { memory_file, is_there: false })
                 }
@@ -83,6 +84,18 @@ mod tests {
         let volume = storage::open(&at).unwrap();
         assert_eq!(at.foresee().unwrap(), Foreseen { memory_file, is_there: true });
         drop(volume);
+    }
+
+    #[test]
+    fn a_place_where_no_file_can_be_is_named() {
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let on_disk = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        for path in [directory.path().join("none/memory"), on_disk.path().join("memory")] {
+            let at = VolumeOptions { memory_file: MemoryFile::Path(path), ..made(directory.path()) };
+            let foreseen = at.foresee().unwrap_err().to_string();
+            assert_eq!(foreseen, storage::open(&at).map(drop).unwrap_err().to_string());
+            std::fs::remove_file(&at.path).unwrap();
+        }
     }
 
     #[test]

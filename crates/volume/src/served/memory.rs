@@ -65,6 +65,16 @@ pub(super) fn check_place(place: &MemoryFile) -> Result<(), VolumeError> {
     if is_in_memory(&directory).map_err(failed)? { Ok(()) } else { Err(VolumeError::NotTmpfs { path: directory }) }
 }
 
+/// Whether a file could be made where somebody has named one. Nothing is made.
+pub(super) fn check_named(place: &MemoryFile) -> Result<(), VolumeError> {
+    let MemoryFile::Path(path) = place else { return Ok(()) };
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let access = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
+    let failed = VolumeError::io(path, "make the memory file");
+    rustix::fs::accessat(CWD, directory, access, AtFlags::EACCESS).map_err(|errno| failed(errno.into()))?;
+    if is_in_memory(directory).unwrap_or(false) { Ok(()) } else { Err(VolumeError::NotTmpfs { path: path.clone() }) }
+}
+
 fn named(directory: &str, name: &str, volume: &Uuid) -> PathBuf {
     Path::new(directory).join(format!("{name}-{volume}.memory"))
 }
