@@ -10,6 +10,9 @@ use disk::{StorageSpec, User, may_use};
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,6 +23,9 @@ const WORKERS_MAX_DEFAULT: usize = 64;
 const WORKERS_MAX: usize = 1024;
 /// Most shared workers that a daemon starts unless told otherwise.
 const SHARED_DEFAULT_MAX: usize = 8;
+
+/// Longest configuration, in bytes: ten thousand exports and more.
+const BYTES_MAX: u64 = 16 << 20;
 
 /// After how long a request that is not answered is said to be stuck, unless told otherwise: when guests, whose drivers wait
 /// this long for a disk, begin to complain.
@@ -88,7 +94,7 @@ impl Config {
     /// Reads and checks a file. Every refusal names the file, the field and the fix.
     pub(crate) fn read(path: &Path) -> Result<Config, Failure> {
         let shown = path.display();
-        let text = std::fs::read_to_string(path).map_err(|error| Failure::Usage(format!("{shown}: {error}")))?;
+        let text = text(path).map_err(|error| Failure::Usage(format!("{shown}: {error}")))?;
         let malformed = |place: &str, error: &toml::de::Error| {
             let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
             let message = error.message().trim().replace('\n', " ");
@@ -182,6 +188,8 @@ impl Config {
             }
         }
         let (mut names, mut sockets, mut addresses) = (HashSet::new(), HashSet::new(), HashSet::new());
+        sockets.extend(self.control.as_deref());
+        let mut ports: Vec<SocketAddr> = Vec::new();
         for (number, export) in self.exports.iter().enumerate() {
             let place = if export.name.is_empty() { format!("number {}", number + 1) } else { export.name.clone() };
             export.check().map_err(|error| format!("export {place}: {error}"))?;
@@ -213,6 +221,14 @@ impl Config {
                 && !addresses.insert(address.to_string())
             {
                 return Err(format!("export {place}: listen: {address} is used twice"));
+            }
+            if let Some(Listen::Tcp(address)) = &export.listen {
+                if let Some(other) = ports.iter().find(|other| overlap(other, address)) {
+                    return Err(format!(
+                        "export {place}: listen: tcp:{address} is also tcp:{other} of another export: give each its own port"
+                    ));
+                }
+                ports.push(*address);
             }
         }
         self.check_disks()
@@ -292,6 +308,22 @@ impl Config {
     }
 }
 
+/// One of them is every address of the host with the other's port.
+fn overlap(one: &SocketAddr, other: &SocketAddr) -> bool {
+    let any = one.ip().is_unspecified() || other.ip().is_unspecified();
+    any && one.is_ipv4() == other.is_ipv4() && one.port() == other.port() && one.port() != 0
+}
+
+/// The text of a configuration, which a pipe may bring.
+fn text(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(BYTES_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > BYTES_MAX {
+        return Err(io::Error::other(format!("has more than {} MiB: name a configuration in TOML", BYTES_MAX >> 20)));
+    }
+    Ok(text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -316,6 +348,31 @@ mod tests {
         let config = Config::read(file.path()).unwrap();
         assert_eq!(config.exports.len(), 1);
         assert!(config.summary().contains("export a: null on /tmp/a"));
+    }
+
+    #[test]
+    fn places_that_two_sockets_have_are_refused() {
+        let second = "[[export]]\nname = 'b'\nsocket = '/tmp/b'\nstorage = { kind = 'null', size = '1G' }\n";
+        let both = format!("{EXPORT}{second}");
+        let refused = refusal(&both.replace("/tmp/b", "/tmp/a"));
+        assert!(refused.ends_with("export b: socket: /tmp/a is used twice"), "{refused}");
+        let refused = refusal(&format!("control = '/tmp/a'\n{EXPORT}"));
+        assert!(refused.ends_with("export a: socket: /tmp/a is used twice"), "{refused}");
+        let ports = |one: &str, other: &str| {
+            let both = both.replace("socket = '/tmp/a'", &format!("listen = '{one}'"));
+            both.replace("socket = '/tmp/b'", &format!("listen = '{other}'"))
+        };
+        for (one, other) in
+            [("tcp:7", "tcp:0.0.0.0:7"), ("tcp:0.0.0.0:7", "tcp:192.0.2.1:7"), ("tcp:[::]:7", "tcp:[::1]:7")]
+        {
+            let refused = refusal(&ports(one, other));
+            assert!(refused.contains("export b: listen: tcp:") && refused.ends_with("its own port"), "{refused}");
+        }
+        for (one, other) in [("tcp:7", "tcp:192.0.2.1:7"), ("tcp:0", "tcp:0.0.0.0:0"), ("tcp:7", "tcp:0.0.0.0:8")] {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), ports(one, other)).unwrap();
+            Config::read(file.path()).unwrap();
+        }
     }
 
     #[test]
