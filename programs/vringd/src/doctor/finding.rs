@@ -1,7 +1,9 @@
 //! What a look at the machine finds, for people and for programs.
 
 use serde::Serialize;
+use std::borrow::Cow;
 use std::fmt;
+use std::path::Path;
 
 /// How much a finding holds a configuration back, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -157,10 +159,10 @@ impl Report {
     pub(super) fn words(&self) -> String {
         let of = self.findings.iter().map(|finding| {
             let Finding { level, subject, seen, cost, fix, .. } = finding;
-            let mut text = format!("{level:<9} {subject}: {seen}\n");
+            let mut text = format!("{level:<9} {}\n", one_line(&format!("{subject}: {seen}")));
             for (name, line) in [("costs", cost), ("fix", fix)] {
                 if let Some(line) = line {
-                    text += &format!("          {name:<6} {line}\n");
+                    text += &format!("          {name:<6} {}\n", one_line(line));
                 }
             }
             text
@@ -184,9 +186,36 @@ impl Report {
     }
 }
 
+/// A path as a word that a shell takes for it: images name others, and nobody is to type what they say.
+pub(super) fn word(path: &Path) -> String {
+    let path = path.to_string_lossy();
+    shlex::try_quote(&path).map_or_else(|_| path.escape_debug().to_string(), Cow::into_owned)
+}
+
+/// Without what would begin another line, or be taken by a terminal.
+fn one_line(text: &str) -> String {
+    let of = |letter: char| {
+        let (plain, escaped) =
+            if letter.is_control() { (None, Some(letter.escape_default())) } else { (Some(letter), None) };
+        plain.into_iter().chain(escaped.into_iter().flatten())
+    };
+    text.chars().flat_map(of).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_begin_no_line_and_run_no_command() {
+        let machine = About::machine(Area::Images);
+        let found = machine.costs(Level::Fails, "open", "/a\nb\u{1b}[31m: é", "no").fix(word(Path::new("/a b'$(c)")));
+        let words = Report::new(None, vec![found], false).words();
+        assert!(words.starts_with("fails     machine: /a\\nb\\u{1b}[31m: é\n          costs  no\n"), "{words}");
+        let fix = words.lines().find_map(|line| line.trim_start().strip_prefix("fix    ")).unwrap();
+        assert_eq!(shlex::split(fix).unwrap(), ["/a b'$(c)"]);
+        assert_eq!(word(Path::new("/srv/a.img")), "/srv/a.img");
+    }
 
     fn findings() -> Vec<Finding> {
         let machine = About::machine(Area::Kernel);

@@ -19,6 +19,7 @@ mod sandbox;
 mod sockets;
 mod subjects;
 mod trial;
+mod unix_sockets;
 
 use crate::config::Config;
 use crate::confinement::Confinement;
@@ -64,7 +65,7 @@ pub(crate) struct Args {
 /// Runs `vringd doctor`.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let mut config = match &args.config {
-        Some(path) => Config::read(path)?,
+        Some(path) => read_config(path)?,
         None => Config::nothing(),
     };
     config.sandbox = args.confinement.over(config.sandbox);
@@ -77,6 +78,13 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let report = Report::new(args.config.map(|path| path.display().to_string()), found, args.verbose);
     Out { json: args.json }.print(&report, Report::words)?;
     Ok(if report.serves() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A file or a pipe that does not answer is as wrong as one that is not there.
+fn read_config(path: &Path) -> Result<Config, Failure> {
+    let whole = path.to_owned();
+    let read = Look::begin("look-config", move || Config::read(&whole));
+    read.answer().unwrap_or_else(|why| Err(Failure::Usage(format!("{}: {why}", path.display()))))
 }
 
 /// All that is found.
@@ -151,6 +159,6 @@ fn usual(path: &Path) -> Option<Finding> {
         let cost = "images, directories and sockets of the service are not among the findings";
         About::machine(Area::Limits)
             .costs(Level::Note, "configuration", seen, cost)
-            .fix(format_args!("vringd doctor {}", path.display()))
+            .fix(format_args!("vringd doctor {}", finding::word(path)))
     })
 }

@@ -61,7 +61,10 @@ impl Trial {
 
 /// As the sandbox needs it.
 fn seen_from_afar(storage: &mut StorageSpec, is_refused: bool) {
-    if is_refused {
+    // Whoever serves memory in a file makes that before the sandbox has to name it.
+    let is_made =
+        matches!(storage, StorageSpec::Memory(memory) if memory.path.as_ref().is_some_and(|path| !path.exists()));
+    if is_refused || is_made {
         *storage = StorageSpec::Null(NullOptions::default());
     }
     without_memory_file(storage);

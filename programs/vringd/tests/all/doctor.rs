@@ -198,6 +198,70 @@ fn images_that_cannot_be_opened() {
 }
 
 #[test]
+fn a_key_for_what_is_no_container() {
+    let place = Place::new(&disk(&format!("{RAW}, luks = {{ key_file = '{{}}/key' }}")));
+    fs::write(place.path("key"), "secret").unwrap();
+    fs::set_permissions(place.path("key"), Permissions::from_mode(0o600)).unwrap();
+    place.agrees("images", "open");
+}
+
+#[test]
+fn memory_in_a_file_that_cannot_be_and_one_that_is_made() {
+    let shared = tempfile::tempdir_in("/dev/shm").unwrap();
+    let at = |name: &str| shared.path().join(name).display().to_string();
+    let memory = |path: &str, more: &str| Place::new(&disk(&format!("kind = 'memory', path = '{path}'{more}")));
+    memory(&at("none/file"), ", size = '1M'").agrees("images", "open");
+    memory("{}/new", ", size = '1M'").agrees("images", "open");
+    File::create(at("sparse")).unwrap().set_len(1 << 20).unwrap();
+    memory(&at("sparse"), ", read_only = true").agrees("images", "open");
+    File::create(at("empty")).unwrap();
+    memory(&at("empty"), "").agrees("images", "open");
+    Place::new(&disk("kind = 'memory', size = '1P'")).agrees("images", "open");
+    // What is not there yet is made before the sandbox is.
+    let new = format!(
+        "control = '{{}}/control.sock'\n{}",
+        disk(&format!("kind = 'memory', path = '{}', size = '1M'", at("new")))
+    );
+    let allowed = format!("[sandbox]\nlandlock = 'on'\nallow = ['{}']\n", shared.path().display());
+    let place = Place::new(&format!("{new}{allowed}"));
+    let (status, findings) = place.doctor(&[]);
+    assert!(status == 0 && !Path::new(&at("new")).exists(), "{findings:#?}");
+    drop(place.serve());
+}
+
+/// A second export, at the socket `b.sock`.
+fn another(storage: &str) -> String {
+    format!("[[export]]\nname = 'b'\nsocket = '{{}}/b.sock'\nstorage = {{ {storage} }}\n")
+}
+
+#[test]
+fn a_file_that_two_exports_write_to() {
+    let link = "kind = 'file', path = '{}/link.img'";
+    for (first, second, fails) in [
+        ("", "", true),
+        (", read_only = true", "", true),
+        (", read_only = true", ", read_only = true", false),
+        (", lock = false", ", lock = false", false),
+    ] {
+        let config = format!("{}{}", disk(&format!("{RAW}{first}")), another(&format!("{link}{second}")));
+        let place = Place::new(&format!("control = '{{}}/control.sock'\n{config}"));
+        symlink("disk.img", place.path("link.img")).unwrap();
+        if fails {
+            let (found, line) = place.fails("images", "open");
+            assert_eq!(found["subject"], "export b");
+            assert!(line.contains("export b") && line.contains("is in use"), "{line}");
+        } else {
+            assert_eq!(place.doctor(&[]).0, 0, "{first} {second}");
+            drop(place.serve());
+        }
+    }
+    let backing = Place::new(&format!("{}{}", disk("kind = 'qcow2', path = '{}/top.qcow2'"), another(RAW)));
+    let made = ["image", "create", "--backing", "disk.img", "--backing-format", "raw", "top.qcow2"];
+    assert!(backing.run(&made).status.success());
+    backing.fails("images", "open");
+}
+
+#[test]
 fn a_chain_that_is_broken() {
     let place = Place::new(&disk("kind = 'qcow2', path = '{}/top.qcow2'"));
     let image = |words: &[&str]| assert!(place.run(&[&["image", "create"], words].concat()).status.success());
@@ -285,6 +349,79 @@ fn sockets_that_cannot_be_made() {
     Place::new(&disk(RAW).replace("socket = '{}/a.sock'", tls)).agrees("sockets", "place");
     let owner = "socket = '{}/a.sock'\nsocket_owner = 'nobody-of-this-name'";
     Place::new(&disk(RAW).replace("socket = '{}/a.sock'", owner)).agrees("sockets", "place");
+}
+
+#[test]
+fn a_socket_by_two_names() {
+    let other = another("kind = 'null', size = '1M'").replace("{}/b.sock", "{}/there/../a.sock");
+    for config in [format!("{}{other}", disk(RAW)), format!("control = '{{}}/there/../a.sock'\n{}", disk(RAW))] {
+        let place = Place::new(&config);
+        fs::create_dir(place.path("there")).unwrap();
+        place.fails("sockets", "place");
+    }
+}
+
+#[test]
+fn who_listens_by_whatever_name_and_who_does_not() {
+    let place = Place::new(&disk(RAW));
+    // As a daemon does that has changed its directory, or is given another place.
+    let listening = UnixListener::bind(place.path("before.sock")).unwrap();
+    fs::rename(place.path("before.sock"), place.path("a.sock")).unwrap();
+    let (found, line) = place.fails("sockets", "place");
+    assert!(line.contains("another process listens there"), "{line}");
+    assert!(found["seen"].as_str().unwrap().contains(&format!("(pid {})", std::process::id())), "{found}");
+    // Its name, and another file that nobody listens at.
+    let place = Place::new(&format!("control = '{{}}/control.sock'\n{}", disk(RAW)));
+    let listening_too = UnixListener::bind(place.path("a.sock")).unwrap();
+    fs::remove_file(place.path("a.sock")).unwrap();
+    drop(UnixListener::bind(place.path("a.sock")).unwrap());
+    // And one that is bound, and does not listen.
+    let bound = rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, None).unwrap();
+    let address = rustix::net::SocketAddrUnix::new(place.path("control.sock")).unwrap();
+    rustix::net::bind(&bound, &address).unwrap();
+    let (status, findings) = place.doctor(&[]);
+    assert_eq!(status, 0, "{findings:#?}");
+    drop((place.serve(), listening, listening_too, bound));
+}
+
+#[test]
+fn sockets_of_others_that_a_user_may_not_ask_or_make() {
+    if !is_root() {
+        return;
+    }
+    let null = "kind = 'null', size = '1M'";
+    let open_to_all = |place: Place| {
+        fs::set_permissions(place.path(""), Permissions::from_mode(0o777)).unwrap();
+        place.by(&NOBODY)
+    };
+    let stale = open_to_all(Place::new(&disk(null)));
+    drop(UnixListener::bind(stale.path("a.sock")).unwrap());
+    stale.agrees("sockets", "place");
+    let group = |number: u32| disk(null).replace("name = 'a'", &format!("name = 'a'\nsocket_group = '{number}'"));
+    let (_, line) = open_to_all(Place::new(&group(1))).fails("sockets", "owner");
+    assert!(line.contains("cannot change its owner"), "{line}");
+    let own = open_to_all(Place::new(&format!("control = '{{}}/control.sock'\n{}", group(65534))));
+    assert_eq!(own.doctor(&[]).0, 0);
+    let inside = ["unshare", "--user", "--map-root-user"];
+    let mapped = Place::new(&group(1)).by(&inside);
+    if mapped.run(&["--version"]).status.success() {
+        mapped.fails("sockets", "owner");
+    }
+}
+
+#[test]
+fn a_configuration_without_an_end_or_a_beginning() {
+    let place = Place::new("");
+    for (name, says) in [("endless", "16 MiB"), ("pipe", "does not answer within 10 seconds")] {
+        fs::remove_file(place.path("vringd.toml")).unwrap();
+        match name {
+            "endless" => symlink("/dev/zero", place.path("vringd.toml")).unwrap(),
+            _ => assert!(Command::new("mkfifo").arg(place.path("vringd.toml")).status().unwrap().success()),
+        }
+        let doctor = place.run(&["doctor", "vringd.toml"]);
+        let line = String::from_utf8(doctor.stderr).unwrap();
+        assert!(doctor.status.code() == Some(2) && line.contains(says) && line.lines().count() == 1, "{line}");
+    }
 }
 
 #[test]

@@ -3,8 +3,9 @@
 pub(super) mod read;
 
 use super::file_system::{self, Use};
-use super::finding::{About, Area, Finding, Level};
+use super::finding::{About, Area, Finding, Level, word};
 use crate::out::size;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 /// A file system with less than this part of what may be written is about to be full.
@@ -24,6 +25,8 @@ pub(super) struct Facts {
     pub(super) left_io: Option<PathBuf>,
     /// Its files: the image first, then what it leads to.
     pub(super) files: Vec<File>,
+    /// The files that it locks.
+    pub(super) locks: Vec<Lock>,
     /// A raw image that begins like something else: what, and what to do.
     pub(super) looks_like: Option<(String, String)>,
     /// What the storage addresses without a detour, and what the guest is told, in bytes.
@@ -76,6 +79,15 @@ pub(super) struct File {
     pub(super) device: Option<Device>,
 }
 
+/// A file that a storage locks: nobody else may write to it meanwhile, and who writes shares it with nobody.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Lock {
+    /// Numbers of its file system and of itself.
+    pub(super) inode: (u64, u64),
+    pub(super) path: PathBuf,
+    pub(super) writes: bool,
+}
+
 /// Room for a sparse file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Space {
@@ -98,6 +110,7 @@ pub(super) struct Device {
 /// What is wrong with them.
 pub(super) fn findings(all: &[Facts]) -> Vec<Finding> {
     let mut found: Vec<_> = all.iter().flat_map(of_one).collect();
+    found.extend(shared(all));
     found.extend(space(all));
     found
 }
@@ -153,17 +166,17 @@ fn refused(about: About<'_>, refusal: &Refusal) -> Finding {
     match &refusal.cause {
         Cause::Missing(path) => found.fix(format_args!(
             "vringd image create --size SIZE {0}    # or, for a raw one, truncate -s SIZE {0}",
-            path.display()
+            word(path)
         )),
         Cause::Forbidden(path) => found.fix(format_args!(
             "setfacl -m u:USER:rw {}    # and the right to search the directories above it",
-            path.display()
+            word(path)
         )),
         Cause::Locked(path) => {
-            found.fix(format_args!("lslocks | grep -F {}    # who it is; stop that one first", path.display()))
+            found.fix(format_args!("lslocks | grep -F {}    # who it is; stop that one first", word(path)))
         }
         Cause::Busy(path) => {
-            found.fix(format_args!("lsblk {}    # what uses it; unmount or stop that first", path.display()))
+            found.fix(format_args!("lsblk {}    # what uses it; unmount or stop that first", word(path)))
         }
         Cause::Said => found,
     }
@@ -177,8 +190,7 @@ fn place(about: About<'_>, file: &File) -> Vec<Finding> {
             Some((level, cost, fix)) => {
                 let found = about.costs(level, "file-system", format_args!("{path} is on {kind}"), cost);
                 match fix {
-                    Some(fix) => found
-                        .fix(fix.replace("DIR", &file.path.parent().unwrap_or(Path::new(".")).display().to_string())),
+                    Some(fix) => found.fix(fix.replace("DIR", &word(file.path.parent().unwrap_or(Path::new("."))))),
                     None => found,
                 }
             }
@@ -197,7 +209,7 @@ fn place(about: About<'_>, file: &File) -> Vec<Finding> {
         }
         // Linux lets a writer open it all the same.
         if device.is_it && device.read_only && file.writes {
-            let fix = format!("blockdev --setrw {path}    # or read_only = true");
+            let fix = format!("blockdev --setrw {}    # or read_only = true", word(&file.path));
             let seen = format!("{path}: the device is read-only");
             found.push(about.costs(Level::Degraded, "read-only", seen, "each write of the guest fails").fix(fix));
         }
@@ -210,6 +222,28 @@ fn place(about: About<'_>, file: &File) -> Vec<Finding> {
             found.push(
                 about.costs(Level::Slow, "alignment", seen, cost).fix("begin the partition at a multiple of 1 MiB"),
             );
+        }
+    }
+    found
+}
+
+/// Files that two storages of the configuration lock, of which one writes: the second is refused.
+fn shared(all: &[Facts]) -> Vec<Finding> {
+    let mut first: HashMap<(u64, u64), Vec<(&Facts, &Lock)>> = HashMap::new();
+    let mut found = Vec::new();
+    for (facts, lock) in all.iter().flat_map(|facts| facts.locks.iter().map(move |lock| (facts, lock))) {
+        let others = first.entry(lock.inode).or_default();
+        let other =
+            others.iter().find(|(other, before)| other.subject != facts.subject && (before.writes || lock.writes));
+        if let Some((other, before)) = other {
+            let who = if before.writes { "to write to it" } else { "as well, and lets nobody write" };
+            let seen = format!("{}: is in use, {} opens it {who}", lock.path.display(), other.subject);
+            let about = About::new(Area::Images, &facts.subject);
+            found.push(about.costs(Level::Fails, "open", seen, REFUSED).fix(
+                "read_only = true    # of each; or one [[disk]] in place of both; `lock = false` only where the file does not change",
+            ));
+        } else {
+            others.push((facts, lock));
         }
     }
     found
@@ -230,7 +264,8 @@ fn space(all: &[Facts]) -> Vec<Finding> {
     }
     let machine = About::machine(Area::Images);
     let of = |(Space { free_bytes, grows_bytes, .. }, path, count): (Space, PathBuf, usize)| {
-        let directory = path.parent().unwrap_or(Path::new(".")).display().to_string();
+        let parent = path.parent().unwrap_or(Path::new("."));
+        let directory = parent.display();
         let seen = format!(
             "{count} thin image(s) in the file system of {directory} may grow by {}, and {} are free",
             size(grows_bytes),
@@ -247,7 +282,7 @@ fn space(all: &[Facts]) -> Vec<Finding> {
                 seen,
                 "once it is full, guests' writes fail, and their file systems become read-only",
             )
-            .fix(format_args!("df -h {directory}"))
+            .fix(format_args!("df -h {}", word(parent)))
     };
     file_systems.into_iter().map(of).collect()
 }
@@ -287,6 +322,8 @@ mod tests {
         assert!(fix(Cause::Locked("/a".into())).contains("lslocks"));
         assert!(fix(Cause::Busy("/dev/a".into())).contains("lsblk /dev/a"));
         assert_eq!(fix(Cause::Said), "");
+        // A name that an image says is not to be run by whoever types the line.
+        assert!(fix(Cause::Missing("/a; reboot".into())).contains("SIZE '/a; reboot' "));
     }
 
     #[test]
@@ -316,6 +353,20 @@ mod tests {
         let looks_like = Some(("a qcow2 image".to_owned(), "serve it with storage `qcow2`".to_owned()));
         assert_eq!(worst(&[Facts { looks_like, ..facts(vec![file()]) }]), [(Level::Degraded, "format")]);
         assert_eq!(worst(&[Facts { discards: false, ..facts(vec![file()]) }]), [(Level::Note, "discard")]);
+    }
+
+    #[test]
+    fn a_file_that_two_open_fails_the_second_if_one_writes() {
+        let with = |subject: &str, locks: &[(u64, bool)]| {
+            let lock =
+                |(inode, writes): &(u64, bool)| Lock { inode: (1, *inode), path: "/srv/a".into(), writes: *writes };
+            Facts { subject: subject.into(), locks: locks.iter().map(lock).collect(), ..facts(vec![]) }
+        };
+        let fails = |all: &[Facts]| shared(all).into_iter().map(|finding| finding.subject).collect::<Vec<_>>();
+        assert_eq!(fails(&[with("a", &[(1, true), (1, true)]), with("b", &[(2, true)])]), [""; 0]);
+        assert_eq!(fails(&[with("a", &[(1, false)]), with("b", &[(1, false)])]), [""; 0]);
+        assert_eq!(fails(&[with("a", &[(1, false)]), with("b", &[(1, true)]), with("c", &[(1, false)])]), ["b"]);
+        assert_eq!(fails(&[with("a", &[(1, true)]), with("b", &[(1, false)]), with("c", &[(2, false)])]), ["b"]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Looks at images as a reader without locks, and asks what a writer with locks would be told. Nothing is written, nor opened for writing.
 
-use super::{Cause, Device, Facts, File, Refusal, Role, Space};
+use super::{Cause, Device, Facts, File, Lock, Refusal, Role, Space};
 use crate::config::Config;
 use crate::doctor::file_system;
 use crate::doctor::finding::{About, Area, Finding, Level};
@@ -15,7 +15,7 @@ use std::error::Error;
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use storage::kit::{ImageLock, begins_like, check_access, check_kind, file_system_memory, has_left_io};
+use storage::kit::{ImageLock, begins_like, check_access, has_left_io};
 use storage::{Access, Description, Look, OpenError};
 
 /// Of all storages of `config`, which `daemon` may serve already; and what did not answer.
@@ -71,7 +71,8 @@ fn look(subject: String, spec: &StorageSpec, told: u32) -> Facts {
     if left_io.is_some() {
         return Facts { subject, what, left_io, discards: true, ..Facts::default() };
     }
-    let mut facts = Facts { subject, what, files, discards: true, ..Facts::default() };
+    let locks = locks(spec);
+    let mut facts = Facts { subject, what, files, locks, discards: true, ..Facts::default() };
     match foresee_open(spec) {
         Ok(Some((about, capacity_bytes))) => {
             facts.blocks = about.direct.then_some((about.block_size_bytes, told));
@@ -103,7 +104,7 @@ fn looks_like(file: &FileOptions) -> Option<(String, String)> {
 fn foresee_open(spec: &StorageSpec) -> Result<Option<(Description, u64)>, Refusal> {
     let told = |error: OpenError| refusal(&error);
     if let StorageSpec::Memory(memory) = spec {
-        return foresee_memory(memory).map(|()| None).map_err(told);
+        return memory.foresee().map(|()| None).map_err(told);
     }
     for (file, lock) in opened(spec) {
         check_access(&file).map_err(told)?;
@@ -126,23 +127,11 @@ fn foresee_open(spec: &StorageSpec) -> Result<Option<(Description, u64)>, Refusa
     }
     if let Some(luks) = spec.luks() {
         luks::Passphrase::read(&luks.key_file).map_err(|error| refusal(&error))?;
+        if let StorageSpec::File(file) = spec {
+            luks::tools::check(&file.path).map_err(|error| refusal(&error))?;
+        }
     }
     Ok(seen)
-}
-
-/// Memory in a file.
-fn foresee_memory(memory: &MemoryOptions) -> Result<(), OpenError> {
-    let Some(path) = &memory.path else { return Ok(()) };
-    if memory.size.is_some() && !memory.read_only && !path.exists() {
-        return Ok(());
-    }
-    let file = FileOptions { read_only: memory.read_only, ..FileOptions::new(path) };
-    check_access(&file)?;
-    ImageLock::check(path, !memory.read_only)?;
-    let failed = |source| OpenError::Path { path: path.clone(), what: "open", source, hint: "" };
-    let opened = std::fs::File::open(path).map_err(failed)?;
-    check_kind(path, &opened)?;
-    if file_system_memory(&opened).unwrap_or(false) { Ok(()) } else { Err(OpenError::NotMemory { path: path.clone() }) }
 }
 
 /// The files that are opened, and whether they are locked then. One that changes hands is open only while a guest runs.
@@ -165,6 +154,22 @@ fn opened(spec: &StorageSpec) -> Vec<(FileOptions, bool)> {
         }
         StorageSpec::Memory(_) | StorageSpec::Null(_) | StorageSpec::Sim(_) => Vec::new(),
     }
+}
+
+/// Those that are locked, each by the numbers of its inode.
+fn locks(spec: &StorageSpec) -> Vec<Lock> {
+    let locked = opened(spec).into_iter().filter(|(_, lock)| *lock).map(|(file, _)| file);
+    let of_memory = match spec {
+        StorageSpec::Memory(MemoryOptions { path: Some(path), read_only, .. }) => {
+            Some(FileOptions { read_only: *read_only, ..FileOptions::new(path) })
+        }
+        _ => None,
+    };
+    let lock = |file: FileOptions| {
+        let about = std::fs::metadata(&file.path).ok()?;
+        Some(Lock { inode: (about.dev(), about.ino()), path: file.path, writes: !file.read_only })
+    };
+    locked.chain(of_memory).filter_map(lock).collect()
 }
 
 /// Images and logs that the storage uses: where, whether they are written, and what they are.

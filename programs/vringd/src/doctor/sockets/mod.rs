@@ -2,8 +2,11 @@
 
 pub(super) mod read;
 
-use super::finding::{About, Area, Finding, Level};
+use super::finding::{About, Area, Finding, Level, word};
 use super::process::Process;
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::Path;
 
 /// A socket, as it was seen.
 #[derive(Clone, Debug, Default)]
@@ -17,8 +20,10 @@ pub(super) struct Facts {
     pub(super) taken: Option<Option<Process>>,
     /// A file is there that nobody listens at.
     pub(super) is_stale: bool,
-    /// It is to belong to another user, which this one may not bring about.
+    /// It is to belong to another user or group, which this one may not bring about: who that is.
     pub(super) forbidden_owner: Option<String>,
+    /// Numbers of its directory, and its name there.
+    pub(super) name: Option<(u64, u64, OsString)>,
     /// Other users may make and remove files in its directory.
     pub(super) others_write: Option<String>,
     /// A frontend of another user could connect, as far as the file says it. `None` for what is no file.
@@ -28,6 +33,7 @@ pub(super) struct Facts {
 /// What is wrong with them. `daemon` serves this configuration already.
 pub(super) fn findings(all: &[Facts], daemon: Option<u32>) -> Vec<Finding> {
     let mut found: Vec<_> = all.iter().flat_map(|facts| of_one(facts, daemon)).collect();
+    found.extend(twice(all));
     let alone: Vec<_> = all.iter().filter(|facts| facts.admits_others == Some(false)).collect();
     if let Some(first) = alone.first() {
         let seen = format!(
@@ -38,6 +44,21 @@ pub(super) fn findings(all: &[Facts], daemon: Option<u32>) -> Vec<Finding> {
         let cost = "a frontend of another user cannot connect, as QEMU under libvirt (libvirt-qemu, qemu)";
         let found_alone = About::machine(Area::Sockets).costs(Level::Note, "admits", seen, cost);
         found.push(found_alone.fix("socket_mode = \"0660\", socket_group = \"kvm\"    # of the export"));
+    }
+    found
+}
+
+/// Sockets of one place that the configuration names in two ways: the second is refused.
+fn twice(all: &[Facts]) -> Vec<Finding> {
+    let mut first = HashMap::new();
+    let mut found = Vec::new();
+    for Facts { subject, place, name, .. } in all {
+        let Some(name) = name else { continue };
+        if let Some(before) = first.insert(name, subject) {
+            let seen = format!("{place}: is where {before} listens");
+            let about = About::new(Area::Sockets, subject);
+            found.push(about.costs(Level::Fails, "place", seen, REFUSED).fix("give each socket its own path"));
+        }
     }
     found
 }
@@ -61,7 +82,10 @@ fn of_one(facts: &Facts, daemon: Option<u32>) -> Vec<Finding> {
                     format!("{name} (pid {pid})"),
                     format!("systemctl status {pid}    # what it belongs to: stop that, or choose another path"),
                 ),
-                None => ("another process".to_owned(), format!("ss -xlp src {place}    # as root: who listens")),
+                None => (
+                    "another process".to_owned(),
+                    format!("ss -xlp src {}    # as root: who listens", word(Path::new(place))),
+                ),
             };
             found.push(
                 about.costs(Level::Fails, "place", format_args!("{place}: {who} listens there"), REFUSED).fix(fix),
@@ -69,7 +93,7 @@ fn of_one(facts: &Facts, daemon: Option<u32>) -> Vec<Finding> {
         }
         (Some(refusal), ..) => found.push(about.costs(Level::Fails, "place", refusal, REFUSED)),
         (None, None, Some(owner)) => {
-            let seen = format!("{place}: is to belong to {owner}, and only root gives files away");
+            let seen = format!("{place}: is to belong to {owner}, to whom this user cannot give files");
             found.push(about.costs(Level::Fails, "owner", seen, REFUSED).fix(
                 "start the daemon as root, or leave `socket_owner` out: `socket_group` admits a group of this user's",
             ));
@@ -94,6 +118,15 @@ fn of_one(facts: &Facts, daemon: Option<u32>) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_place_that_two_sockets_have_fails_the_second() {
+        let at =
+            |subject: &str, name: &str| Facts { subject: subject.into(), name: Some((1, 2, name.into())), ..facts() };
+        let found = twice(&[at("control", "a"), at("export a", "b"), at("export b", "a"), facts()]);
+        assert_eq!(found.iter().map(|it| it.subject.as_str()).collect::<Vec<_>>(), ["export b"]);
+        assert!(found[0].seen.contains("control listens"), "{}", found[0].seen);
+    }
 
     fn facts() -> Facts {
         Facts { subject: "export a".into(), place: "/run/a.sock".into(), admits_others: Some(true), ..Facts::default() }

@@ -130,11 +130,13 @@ fn file(facts: Facts, path: &Path, listeners: &[Listener]) -> Facts {
     let there = std::fs::symlink_metadata(path).is_ok_and(|about| about.file_type().is_socket());
     let taken = if there { listener(listeners, path).map(Listener::process) } else { None };
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let others_write = std::fs::metadata(directory).is_ok_and(|about| about.mode() & 0o022 != 0 && about.is_dir());
+    let about = std::fs::metadata(directory).ok().filter(std::fs::Metadata::is_dir);
+    let others_write = about.as_ref().is_some_and(|about| about.mode() & 0o022 != 0);
     Facts {
         place,
         is_stale: there && taken.is_none(),
         taken,
+        name: about.and_then(|about| Some((about.dev(), about.ino(), path.file_name()?.to_owned()))),
         others_write: others_write.then(|| directory.display().to_string()),
         ..facts
     }
@@ -147,12 +149,51 @@ fn owned(facts: Facts, export: &NewExport) -> Facts {
     let (owner, group) = (number(&export.socket_owner, users::user), number(&export.socket_group, users::group));
     let unknown = owner.as_ref().err().or(group.as_ref().err()).map(ToString::to_string);
     let gives = State::of_thread().is_ok_and(|state| state.capabilities.iter().any(|name| name == "cap_chown"));
-    let owner = owner.ok().flatten();
+    let (owner, group) = (owner.ok().flatten(), group.ok().flatten());
     let mode = export.socket_mode.map_or(0o600, |mode| mode.0);
     Facts {
         refusal: facts.refusal.or(unknown),
-        forbidden_owner: owner.filter(|owner| *owner != own && !gives).and(export.socket_owner.clone()),
+        forbidden_owner: owner
+            .filter(|owner| *owner != own && !gives || !is_mapped("uid_map", *owner))
+            .map(|owner| format!("user {owner}"))
+            .or(group
+                .filter(|group| !gives && !is_own_group(*group) || !is_mapped("gid_map", *group))
+                .map(|group| format!("group {group}"))),
         admits_others: Some(owner.is_some_and(|owner| owner != own) || mode & 0o022 != 0),
         ..facts
+    }
+}
+
+/// Files may be given to it without a right.
+fn is_own_group(group: u32) -> bool {
+    let more = rustix::process::getgroups().unwrap_or_default();
+    rustix::process::getegid().as_raw() == group || more.iter().any(|own| own.as_raw() == group)
+}
+
+/// Whether this user namespace has that number (user_namespaces(7)): nothing can be given to others. `map`: its file in /proc/self.
+fn is_mapped(map: &str, number: u32) -> bool {
+    std::fs::read_to_string(Path::new("/proc/self").join(map)).map_or(true, |map| has(&map, number))
+}
+
+/// Lines of the first number inside, the first outside, and how many.
+fn has(map: &str, number: u32) -> bool {
+    map.lines().any(|line| {
+        let mut words = line.split_whitespace().map(|word| word.parse::<u32>().ok());
+        let (first, count) = (words.next().flatten(), words.nth(1).flatten());
+        first.zip(count).and_then(|(first, count)| Some(number.checked_sub(first)? < count)) == Some(true)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_space_has_the_numbers_of_its_map() {
+        let all = "         0          0 4294967295\n";
+        assert!(has(all, 0) && has(all, 4_294_967_294) && !has(all, u32::MAX));
+        let two = "0 100000 10\n1000 1000 1\n";
+        assert!(has(two, 9) && has(two, 1000) && !has(two, 10) && !has(two, 1001));
+        assert!(!has("", 0), "nothing is mapped yet");
     }
 }
