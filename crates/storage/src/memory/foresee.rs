@@ -3,7 +3,7 @@
 use super::open::{MemoryOptions, failed, file_size, open_anonymous, unit};
 use crate::OpenError;
 use crate::error::check_size;
-use crate::file::{FileOptions, check_access, check_kind, file_system_memory};
+use crate::file::{check_kind, file_system_memory};
 use crate::lock::ImageLock;
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, StatVfs};
 use rustix::io::Errno;
@@ -50,7 +50,8 @@ impl MemoryOptions {
     }
 
     fn foresee_found(&self, path: &Path) -> Result<(), OpenError> {
-        check_access(&FileOptions { read_only: self.read_only, ..FileOptions::new(path) })?;
+        let access = if self.read_only { Access::READ_OK } else { Access::READ_OK | Access::WRITE_OK };
+        rustix::fs::accessat(CWD, path, access, AtFlags::EACCESS).map_err(failed(path, "open", OPEN_HINT))?;
         ImageLock::check(path, !self.read_only)?;
         let file = open(path, OFlags::NONBLOCK).map_err(failed(path, "open", OPEN_HINT))?;
         check_kind(path, &file)?;
