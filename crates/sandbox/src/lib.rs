@@ -15,6 +15,7 @@ mod capabilities;
 mod chroot;
 mod enter;
 mod error;
+mod files;
 mod fork;
 mod id_mapping;
 mod identity;
@@ -30,6 +31,7 @@ mod syscalls;
 
 pub use capabilities::{Capabilities, CapabilityError};
 pub use error::SandboxError;
+pub use files::{COPIED_BELOW, without_files};
 pub use id_mapping::{IdMapping, IdMappingError};
 pub use identity::Identity;
 pub use mode::{Entered, Mode, Sandbox, UnknownMode};
