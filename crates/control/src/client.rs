@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::net::UnixStream;
 
 /// How long an answer is waited for. Removing an export drains it, which can take as long as its storage.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The largest answer that is read, in bytes: thousands of rings.
 const ANSWER_BYTES_MAX: usize = 64 << 20;

@@ -1,5 +1,6 @@
 //! The contract between the control API and the daemon it controls.
 
+use crate::asker::Asker;
 use crate::error::ApiError;
 use crate::model::config::NewExport;
 use crate::model::policy::{PlacementPolicy, Policy, PolicyRecord, PolicySettings};
@@ -310,9 +311,10 @@ pub trait Daemon: Send + Sync + 'static {
     /// Replaces the program while its exports serve: sessions, rings, workers and storage go on in the new one, and the
     /// process keeps its id. Returns only when nothing came of it, and then everything is as it was: with
     /// [`ApiError::InvalidField`] for a program that cannot be started or cannot read this one's state,
-    /// [`ApiError::Unsupported`] for an export that cannot be handed over, [`ApiError::Failed`].
-    fn upgrade(&self, new: NewUpgrade) -> ApiError {
-        let _ = new;
+    /// [`ApiError::Unsupported`] for an export that cannot be handed over, [`ApiError::Failed`], also where `asker` waits no more
+    /// before anything has paused.
+    fn upgrade(&self, new: NewUpgrade, asker: &Asker) -> ApiError {
+        let _ = (new, asker);
         ApiError::Failed { message: "this daemon is part of another program and cannot be upgraded".to_owned() }
     }
 

@@ -8,6 +8,7 @@
 //! What may not enter: rings, engines, storage, guests. This crate knows none of the crates that do the work;
 //! `vringd` implements [`Daemon`] and translates.
 
+mod asker;
 pub mod client;
 pub mod ctl;
 pub mod daemon;
@@ -16,6 +17,7 @@ pub mod model;
 mod scope;
 mod server;
 
+pub use asker::{Asker, Waiting};
 pub use daemon::Daemon;
 pub use error::ApiError;
 pub use scope::Scope;

@@ -21,7 +21,7 @@ use control::model::trace::{NewTrace, Trace, TraceNews};
 use control::model::{
     self as api, Attach, GroupSettings, Info, NewDisk, NewGroup, NewWorker, Protocol, Resize, Settings,
 };
-use control::{ApiError, Scope};
+use control::{ApiError, Asker, Scope};
 use disk::{Disk, Disks, Lease};
 use engine::WorkerSpec;
 use export::{DAEMON, DiskOptions, Engine, Export, ExportError, Hosting, NbdOptions};
@@ -591,8 +591,8 @@ impl control::Daemon for Daemon {
         self.end_trace(id)
     }
 
-    fn upgrade(&self, new: api::NewUpgrade) -> ApiError {
-        upgrade::perform(self, &new)
+    fn upgrade(&self, new: api::NewUpgrade, asker: &Asker) -> ApiError {
+        upgrade::perform(self, &new, asker)
     }
 
     fn shutdown(&self) -> Result<(), ApiError> {

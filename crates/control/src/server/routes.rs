@@ -3,6 +3,7 @@
 use super::answer::{Asked, At, BODY_BYTES_MAX, Body, Refusal, ask};
 use super::listen::Peer;
 use super::{metrics, openapi};
+use crate::asker::Waiting;
 use crate::daemon::Daemon;
 use crate::error::{ApiError, ErrorBody};
 use crate::model::{
@@ -95,7 +96,8 @@ async fn shutdown(State(daemon): Shared) -> Result<StatusCode, Refusal> {
 
 /// Replace the daemon's program while its exports serve. Where that succeeds there is no answer, because the program that
 /// would give it is gone: the connection closes, and the new program answers the next one; `upgrades` and `takeover` of
-/// `/v1/info` say how it went. Where it does not, everything is as it was.
+/// `/v1/info` say how it went. Where it does not, everything is as it was. It is not begun behind a connection that has ended, nor 60 s
+/// after it was asked for.
 #[utoipa::path(post, path = "/v1/upgrade", tag = "daemon", request_body = NewUpgrade, responses(
     (status = 409, description = "An export cannot be handed over (`unsupported`)", body = ErrorBody),
     (status = 422, description = "The program cannot be started, or cannot read the state (`invalid-field`)", body = ErrorBody),
@@ -107,7 +109,10 @@ async fn upgrade(State(daemon): Shared, Body(new): Body<NewUpgrade>) -> Result<S
         let message = "must be an absolute path: the daemon has its own working directory";
         return Err(ApiError::from(FieldError::new("binary", message)).into());
     }
-    ask(daemon, move |daemon| Err(daemon.upgrade(new))).await
+    // Dropped with this future, and that with the connection.
+    let waiting = Waiting::default();
+    let asker = waiting.asker();
+    ask(daemon, move |daemon| Err(daemon.upgrade(new, &asker))).await
 }
 
 /// All exports, by name.

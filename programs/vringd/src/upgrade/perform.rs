@@ -6,8 +6,8 @@ use super::state::{self, State};
 use super::{check, envelope, threads};
 use crate::daemon::Daemon;
 use crate::log;
-use control::ApiError;
 use control::model::{NewExport, NewUpgrade};
+use control::{ApiError, Asker};
 use disk::{Disk, Disks};
 use engine::monotonic_ns;
 use export::Export;
@@ -40,8 +40,8 @@ const DELETED: &[u8] = b" (deleted)";
 type Served = (Arc<Export>, NewExport, Option<Arc<Disk>>);
 
 /// Becomes the program that is asked for. Returns only when nothing came of it.
-pub(crate) fn perform(daemon: &Daemon, asked: &NewUpgrade) -> ApiError {
-    match attempt(daemon, asked) {
+pub(crate) fn perform(daemon: &Daemon, asked: &NewUpgrade, asker: &Asker) -> ApiError {
+    match attempt(daemon, asked, asker) {
         Err(error) => {
             tracing::warn!(%error, "not upgraded");
             error
@@ -50,8 +50,10 @@ pub(crate) fn perform(daemon: &Daemon, asked: &NewUpgrade) -> ApiError {
     }
 }
 
-fn attempt(daemon: &Daemon, asked: &NewUpgrade) -> Result<Infallible, ApiError> {
+fn attempt(daemon: &Daemon, asked: &NewUpgrade, asker: &Asker) -> Result<Infallible, ApiError> {
     let _alone = daemon.upgrade.close_gate()?;
+    // Another call may have kept this one waiting.
+    check_asker(asker)?;
     // First: what is isolated does not even see its own program.
     let exports = served(daemon)?;
     let program = match &asked.binary {
@@ -75,6 +77,7 @@ fn attempt(daemon: &Daemon, asked: &NewUpgrade) -> Result<Infallible, ApiError> 
 
     // It may have taken its time.
     check_threads(&exports)?;
+    check_asker(asker)?;
     let (sessions, rings) = collect::running(&state);
     let (from, to) = (env!("CARGO_PKG_VERSION"), understood.version.as_str());
     tracing::info!(program = %program.display(), from, to, sessions, rings, "upgrading: rings are drained");
@@ -96,10 +99,17 @@ fn attempt(daemon: &Daemon, asked: &NewUpgrade) -> Result<Infallible, ApiError> 
     // A client may have come and gone last. No other one comes now.
     check_looks(&exports, LOOK_IN_PAUSE)?;
     threads::check_known(LOOK_IN_PAUSE).map_err(failed)?;
+    check_asker(asker)?;
     let error = become_program(&program, &state, &mut out);
     // From here on nobody is paused any more.
     drop(holds);
     Err(failed(format!("{} cannot be executed: {error}", program.display())))
+}
+
+/// Whoever has given up on an upgrade may do something else by now.
+fn check_asker(asker: &Asker) -> Result<(), ApiError> {
+    let why = "whoever asked for it waits no more: ask again";
+    if asker.waits() { Ok(()) } else { Err(failed(why.to_owned())) }
 }
 
 /// Sees to it that no thread is with what hangs: the other program would wait for it, and guests with it.

@@ -23,14 +23,15 @@ use control::model::trace::{NewTrace, Trace, TraceNews};
 use control::model::{
     Attach, Bitmap, Disk, Export, Favour, FileSystem, Frontend, Group, GroupSettings, Info, Job, JobSettings, JobState,
     LATENCY_BOUNDS_US, LandlockInfo, Limits, Lun, NewBitmap, NewDisk, NewExport, NewGroup, NewJob, NewSnapshot,
-    NewUnit, NewWorker, Owner, PolicyMode, Protocol, Rates, Resize, RingFigures, RingInfo, RingRef, RingState,
-    SandboxInfo, SeccompState, SessionFigures, SessionState, Settings, StorageInfo, Unit, Worker, WorkerFigures,
-    WorkerState,
+    NewUnit, NewUpgrade, NewWorker, Owner, PolicyMode, Protocol, Rates, Resize, RingFigures, RingInfo, RingRef,
+    RingState, SandboxInfo, SeccompState, SessionFigures, SessionState, Settings, StorageInfo, Unit, Worker,
+    WorkerFigures, WorkerState,
 };
-use control::{ApiError, Daemon, Scope};
+use control::{ApiError, Asker, Daemon, Scope};
 use disk::{DiskError, StorageSpec, User, listed, may_use};
 use figures::{figures, ring, visible};
 use policy::Tactic;
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
 
 /// The most workers the fake runs.
@@ -79,6 +80,8 @@ impl Books {
 pub(crate) struct Fake {
     books: Mutex<Books>,
     traces: Mutex<traces::Traces>,
+    /// Takes the next one who asks for an upgrade; the call waits until that is done.
+    pub(crate) askers: Mutex<Option<SyncSender<Asker>>>,
 }
 
 impl Fake {
@@ -645,6 +648,15 @@ impl Daemon for Fake {
             let ring = found.rings.get(usize::from(index)).cloned();
             ring.ok_or_else(|| ApiError::NoSuchRing { export: export.into(), index, last })
         })
+    }
+
+    fn upgrade(&self, _new: NewUpgrade, asker: &Asker) -> ApiError {
+        if let Some(told) = self.askers.lock().unwrap().take() {
+            // The second one waits for the test, whatever comes of it.
+            told.send(asker.clone()).unwrap();
+            let _ = told.send(asker.clone());
+        }
+        ApiError::Failed { message: "this daemon cannot be upgraded".into() }
     }
 
     fn shutdown(&self) -> Result<(), ApiError> {
