@@ -11,15 +11,20 @@ static NEXT_KEY: AtomicU32 = AtomicU32::new(0);
 /// at the engine's next [`sweep`](crate::Engine::sweep_files).
 #[derive(Debug)]
 pub struct SharedFile {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     key: u32,
     alive: Arc<()>,
 }
 
 impl SharedFile {
-    /// Takes the descriptor over.
-    pub fn new(fd: OwnedFd) -> Self {
-        SharedFile { fd, key: NEXT_KEY.fetch_add(1, Ordering::Relaxed), alive: Arc::new(()) }
+    /// Takes the descriptor over, or shares it: every close of one, and not only the last, is work for some file systems.
+    pub fn new(fd: impl Into<Arc<OwnedFd>>) -> Self {
+        SharedFile { fd: fd.into(), key: NEXT_KEY.fetch_add(1, Ordering::Relaxed), alive: Arc::new(()) }
+    }
+
+    /// The descriptor, for whoever goes on with it.
+    pub fn descriptor(&self) -> Arc<OwnedFd> {
+        self.fd.clone()
     }
 }
 

@@ -45,7 +45,7 @@ const TMPFS: FsWord = 0x0102_1994;
 #[derive(Debug)]
 struct Facts {
     /// A file or directory of the mount, open for reading: needed to open handles and to sync the file system.
-    file: Result<OwnedFd>,
+    file: Result<Arc<OwnedFd>>,
     handles: bool,
     reports_at_close: bool,
     /// Files may be read through mappings; `true` inside when that fills holes.
@@ -93,7 +93,8 @@ impl Mount {
     pub(crate) fn explore(&self, proc_self_fd: BorrowedFd<'_>, fd: BorrowedFd<'_>, kind: Kind, wish: FileHandles) {
         if kind.is_directory() || kind.is_file() {
             self.facts.get_or_init(|| {
-                let file = open_anew(proc_self_fd, fd, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY);
+                let file =
+                    open_anew(proc_self_fd, fd, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY).map(Arc::new);
                 let handles = match (&file, wish) {
                     (Err(_), _) | (_, FileHandles::Never) => false,
                     (Ok(file), FileHandles::Prefer | FileHandles::Mandatory) => try_handles(file.as_fd(), fd).is_ok(),

@@ -106,8 +106,8 @@ impl ImageLock {
 
     /// The locks that another program took through `fd`, which are this program's now. `write` and `device` are what
     /// they were taken for.
-    pub fn adopt(fd: OwnedFd, write: bool, device: bool) -> ImageLock {
-        ImageLock { fd: Arc::new(fd), claim: write && device }
+    pub fn adopt(fd: Arc<OwnedFd>, write: bool, device: bool) -> ImageLock {
+        ImageLock { fd, claim: write && device }
     }
 
     /// Whoever has these locks as a writer only reads from now on. `fd`: what holds them.
@@ -135,7 +135,7 @@ impl ImageLock {
     }
 
     /// What holds the locks.
-    pub fn fd(&self) -> &OwnedFd {
+    pub fn fd(&self) -> &Arc<OwnedFd> {
         &self.fd
     }
 

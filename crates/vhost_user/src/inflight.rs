@@ -4,7 +4,6 @@
 //! The frontend asks the first backend for one (GET_INFLIGHT_FD) and shows it to this one and to all later ones
 //! (SET_INFLIGHT_FD) before it starts a ring. What is written into it, and how rings go on from it, is `vring`'s.
 
-use std::io;
 use std::num::NonZeroU8;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -31,8 +30,8 @@ pub struct InflightState {
     pub queues: u16,
     /// Descriptors of each, as the frontend says; see also `bytes`.
     pub queue_size: u16,
-    /// The file.
-    pub file: OwnedFd,
+    /// The file, shared as that of a [region](crate::RegionState).
+    pub file: Arc<OwnedFd>,
 }
 
 /// The region of one session.
@@ -88,7 +87,7 @@ impl Inflight {
                 file_offset: shown.mmap_offset,
                 queues: shown.num_queues,
                 queue_size: shown.queue_size,
-                file,
+                file: file.into(),
             },
             queues_max,
         )
@@ -119,15 +118,15 @@ impl Inflight {
     }
 
     /// What another program needs to map the same region.
-    pub(crate) fn state(&self) -> io::Result<InflightState> {
+    pub(crate) fn state(&self) -> InflightState {
         let InflightState { bytes, file_offset, queues, queue_size, file } = &self.state;
-        Ok(InflightState {
+        InflightState {
             bytes: *bytes,
             file_offset: *file_offset,
             queues: *queues,
             queue_size: *queue_size,
-            file: file.try_clone()?,
-        })
+            file: file.clone(),
+        }
     }
 
     /// The part of ring `index`, which has `size` descriptors. `None` if those are more than the region has room for.

@@ -1,6 +1,5 @@
 //! The dirty log that the frontend of one session shows (SET_LOG_BASE): checked and mapped. What is marked in it is `vring`'s.
 
-use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -18,8 +17,8 @@ pub struct LogState {
     pub bytes: u64,
     /// Where in the file it begins, in bytes.
     pub file_offset: u64,
-    /// The file.
-    pub file: OwnedFd,
+    /// The file, shared as that of a [region](crate::RegionState).
+    pub file: Arc<OwnedFd>,
 }
 
 /// The log of one session.
@@ -32,7 +31,7 @@ pub(crate) struct Log {
 impl Log {
     /// SET_LOG_BASE: the log that `shown` describes.
     pub(crate) fn map(shown: &VhostUserLog, file: OwnedFd) -> Result<Log, Refusal> {
-        Log::restored(LogState { bytes: shown.mmap_size, file_offset: shown.mmap_offset, file })
+        Log::restored(LogState { bytes: shown.mmap_size, file_offset: shown.mmap_offset, file: file.into() })
     }
 
     /// The log that [`Log::state`] described.
@@ -61,9 +60,9 @@ impl Log {
     }
 
     /// What another program needs to map the same log.
-    pub(crate) fn state(&self) -> io::Result<LogState> {
+    pub(crate) fn state(&self) -> LogState {
         let LogState { bytes, file_offset, file } = &self.state;
-        Ok(LogState { bytes: *bytes, file_offset: *file_offset, file: file.try_clone()? })
+        LogState { bytes: *bytes, file_offset: *file_offset, file: file.clone() }
     }
 
     /// Where rings mark.

@@ -21,8 +21,8 @@ pub struct RegionState {
     pub len: u64,
     /// Where in the file it begins, in bytes.
     pub file_offset: u64,
-    /// The file.
-    pub file: OwnedFd,
+    /// The file. Shared and not duplicated: it may be on a file system that works at each close.
+    pub file: Arc<OwnedFd>,
 }
 
 /// Most memory regions of one frontend, told by GET_MAX_MEM_SLOTS. The same as libvhost-user's limit for x86: every
@@ -50,7 +50,7 @@ struct Mapped {
     mapping: Arc<Mapping>,
     offset: usize,
     /// Mapped once more by the program that goes on with the session.
-    file: OwnedFd,
+    file: Arc<OwnedFd>,
 }
 
 impl Table {
@@ -59,10 +59,13 @@ impl Table {
     }
 
     /// SET_MEM_TABLE: these regions and no others.
-    pub(crate) fn replaced(&mut self, regions: Vec<(VhostUserMemoryRegion, OwnedFd)>) -> Result<Arc<Memory>, Refusal> {
+    pub(crate) fn replaced(
+        &mut self,
+        regions: Vec<(VhostUserMemoryRegion, impl Into<Arc<OwnedFd>>)>,
+    ) -> Result<Arc<Memory>, Refusal> {
         let mut table = Vec::with_capacity(regions.len());
         for (region, file) in regions {
-            table.push(self.map(&region, file, &table)?);
+            table.push(self.map(&region, file.into(), &table)?);
         }
         Ok(Arc::new(Memory::new(table)?))
     }
@@ -74,7 +77,7 @@ impl Table {
             return Err(Refusal::MemorySlots(count));
         }
         let before = self.memory.clone().unwrap_or_default();
-        let region = self.map(region, file, before.regions())?;
+        let region = self.map(region, file.into(), before.regions())?;
         Ok(Arc::new(before.with(region)?))
     }
 
@@ -97,7 +100,7 @@ impl Table {
                 user_addr: region.user_addr,
                 len: region.len,
                 file_offset: mapped.file_offset,
-                file: mapped.file.try_clone()?,
+                file: mapped.file.clone(),
             })
         };
         memory.regions().iter().map(state).collect::<io::Result<Vec<_>>>().map(Some)
@@ -127,7 +130,12 @@ impl Table {
     /// Maps one region, or finds it mapped: QEMU sends the whole table anew whenever a part of it changes, and a
     /// fresh mapping would fault in every page of the guest again. A mapping serves one region of a table: by an address of
     /// ours it can be told which one ([`Memory::guest_addr_of`]). `others` are the regions that the table has besides.
-    fn map(&mut self, region: &VhostUserMemoryRegion, file: OwnedFd, others: &[Region]) -> Result<Region, Refusal> {
+    fn map(
+        &mut self,
+        region: &VhostUserMemoryRegion,
+        file: Arc<OwnedFd>,
+        others: &[Region],
+    ) -> Result<Region, Refusal> {
         let guest_addr = region.guest_phys_addr;
         let failed = |error: rustix::io::Errno| Refusal::MemoryMap(guest_addr, error.into());
         let stat = fstat(&file).map_err(failed)?;

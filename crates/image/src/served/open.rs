@@ -230,6 +230,7 @@ fn chain(
             return Err(ImageError::Chain { path: options.path.clone(), most: CHAIN_MAX }.into());
         }
         let file = open(&with(&path))?;
+        // Shared, and not duplicated: guests may wait, and some file systems ask a server when a descriptor is closed.
         let fd = file.hand_over().map_err(|source| read_error(&path, source))?.data;
         let fd = fd.ok_or(OpenError::NothingHanded)?;
         let header = known.take().map_or_else(|| header(&path, &fd), Ok)?;

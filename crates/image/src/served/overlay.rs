@@ -88,14 +88,15 @@ impl Qcow2Storage {
         Ok((ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino))
     }
 
-    /// The file of an image of the chain; `None`: there is no such image.
+    /// The file of an image of the chain, open once more; `None`: there is no such image.
     ///
     /// # Errors
     /// No more descriptors.
     pub(crate) fn file_of(&self, image: usize) -> std::io::Result<Option<File>> {
         let chain = &self.shared.chain;
         let Some(image) = chain.images.get(image) else { return Ok(None) };
-        Ok(chain.file(image.file).hand_over()?.data.map(File::from))
+        let data = chain.file(image.file).hand_over()?.data;
+        data.map(|fd| fd.try_clone().map(File::from)).transpose()
     }
 
     /// What was written up to now is only read: others may read it, too.

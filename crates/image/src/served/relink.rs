@@ -67,7 +67,7 @@ impl Qcow2Storage {
         if !same(&file, &below)? {
             return Err(std::io::Error::other("it is not what is behind the image").into());
         }
-        let lock = below.lock.as_ref().filter(|_| options.lock).map(OwnedFd::try_clone).transpose()?;
+        let lock = below.lock.as_ref().filter(|_| options.lock).cloned();
         if let Some(lock) = &lock {
             ImageLock::take_up_writing(behind, lock)?;
         }
@@ -118,7 +118,7 @@ impl Parted {
         }
         let chain = &image.shared.chain;
         let below = behind.hand_files_over()?;
-        let lock = below.lock.as_ref().filter(|_| options.lock).map(OwnedFd::try_clone).transpose()?;
+        let lock = below.lock.as_ref().filter(|_| options.lock).cloned();
         let mut files = chain.file(chain.top().file).hand_over()?;
         files.log = Some(Box::new(below));
         let storage = open::handed(options, files).and_then(|opened| Qcow2Storage::start(options, opened));
@@ -146,7 +146,7 @@ impl Parted {
 }
 
 /// What was written is only read from now on.
-fn give_up(lock: Option<&OwnedFd>) {
+fn give_up(lock: Option<&Arc<OwnedFd>>) {
     if let Some(lock) = lock
         && let Err(error) = ImageLock::give_up_writing(lock)
     {

@@ -125,7 +125,7 @@ impl Destination {
     pub fn scratch(directory: &Path, size_bytes: u64) -> Result<Destination, ToolError> {
         let file = nameless(directory).map_err(ToolError::io(directory, "make a file in it"))?;
         file.set_len(size_bytes).map_err(ToolError::io(directory, "make a file of this size in it"))?;
-        let handed = Handed::new(size_bytes, &file, None).map_err(ToolError::io(directory, "use a file in it"))?;
+        let handed = Handed::new(size_bytes, Arc::new(file.into()), None);
         let options = FileOptions { lock: false, ..FileOptions::new(directory) };
         let storage = Arc::new(FileStorage::adopt(&options, handed)?);
         Ok(Destination { path: directory.to_owned(), storage, is_blank: true, kept: None, image: None })

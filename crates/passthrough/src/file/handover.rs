@@ -7,28 +7,24 @@ use crate::handover::form::FileForm;
 use crate::ids::Handle;
 use crate::share::Place;
 use crate::sync::{Counted, lock, write};
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Files {
     /// Every open file, and the next one's number.
-    ///
-    /// # Errors
-    /// No more descriptors.
-    pub(crate) fn hand_over(&self, out: &mut Outgoing) -> io::Result<(Vec<FileForm>, Handle)> {
+    pub(crate) fn hand_over(&self, out: &mut Outgoing) -> (Vec<FileForm>, Handle) {
         let mut forms = Vec::with_capacity(self.len());
         for (handle, file) in self.all() {
             forms.push(FileForm {
                 handle,
                 node: file.node,
-                mount: out.mount(&file.mount)?,
+                mount: out.mount(&file.mount),
                 flags: file.flags.bits(),
                 listing: file.stream.as_ref().map(Stream::hand_over),
                 place: out.place(file),
             });
         }
-        Ok((forms, self.next()))
+        (forms, self.next())
     }
 
     /// The files that have a `flock`, and whether it is exclusive.

@@ -5,7 +5,6 @@ use super::form::{MountForm, Place};
 use crate::mount::Mount;
 use crate::stat::MountKey;
 use std::collections::HashMap;
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -29,18 +28,15 @@ impl Outgoing {
     }
 
     /// The place of a mount, which may have been given before.
-    ///
-    /// # Errors
-    /// No more descriptors.
-    pub(crate) fn mount(&mut self, mount: &Mount) -> io::Result<u32> {
+    pub(crate) fn mount(&mut self, mount: &Mount) -> u32 {
         if let Some(place) = self.places.get(&mount.key()) {
-            return Ok(*place);
+            return *place;
         }
-        let form = mount.hand_over(self)?;
+        let form = mount.hand_over(self);
         self.mounts.push(form);
         let place = (self.mounts.len() - 1) as u32;
         self.places.insert(mount.key(), place);
-        Ok(place)
+        place
     }
 
     pub(super) fn into_parts(self) -> (Vec<MountForm>, Vec<Descriptor>) {

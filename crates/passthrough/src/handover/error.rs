@@ -12,8 +12,6 @@ pub enum NotHandedOver {
         /// How many it knows.
         nodes: usize,
     },
-    /// a file descriptor cannot be duplicated: {0} (check RLIMIT_NOFILE)
-    Duplicate(#[from] std::io::Error),
     /// its state cannot be written down: {0}
     Form(#[from] postcard::Error),
 }

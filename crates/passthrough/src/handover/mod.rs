@@ -74,15 +74,14 @@ impl Tree {
     /// Hands it over with all that its client knows and has. No operation is under way, and nobody waits for a lock.
     ///
     /// # Errors
-    /// What would stay behind, and a lack of descriptors.
+    /// What would stay behind.
     pub fn hand_over(&self) -> Result<Handed, NotHandedOver> {
         self.may_be_handed_over()?;
         let mut out = Outgoing::default();
         let (nodes, count, next_node) = self.table.hand_over(&mut out)?;
-        let (files, next_handle) = self.files.hand_over(&mut out)?;
+        let (files, next_handle) = self.files.hand_over(&mut out);
         let owners = self.locks.hand_over(&mut out);
-        let (records, strays) =
-            self.known().map_or_else(|| Ok(Default::default()), |known| known.hand_over(&self.table, &mut out))?;
+        let (records, strays) = self.known().map(|known| known.hand_over(&self.table, &mut out)).unwrap_or_default();
         let (mounts, descriptors) = out.into_parts();
         let (mut first, mut last) = (Vec::new(), Vec::new());
         bytes::write(&(&self.label, mounts, count), &mut first)?;

@@ -10,15 +10,11 @@ use crate::node::Inode;
 use crate::table::Table;
 use std::collections::BTreeMap;
 use std::ffi::CString;
-use std::io;
 use std::sync::Arc;
 
 impl Known {
     /// What is known, and the directories of names that the client has forgotten.
-    ///
-    /// # Errors
-    /// No more descriptors.
-    pub(crate) fn hand_over(&self, table: &Table, out: &mut Outgoing) -> io::Result<(Vec<RecordForm>, Vec<NodeForm>)> {
+    pub(crate) fn hand_over(&self, table: &Table, out: &mut Outgoing) -> (Vec<RecordForm>, Vec<NodeForm>) {
         let mut strays: BTreeMap<Node, Arc<Inode>> = BTreeMap::new();
         let mut records = Vec::new();
         for (node, record, names) in self.all() {
@@ -32,8 +28,8 @@ impl Known {
             });
             records.push(RecordForm { node, uid, gid, mode, rdev, names: names.collect() });
         }
-        let strays = strays.values().map(|inode| table.node_form(inode, out)).collect::<io::Result<_>>()?;
-        Ok((records, strays))
+        let strays = strays.values().map(|inode| table.node_form(inode, out)).collect();
+        (records, strays)
     }
 
     /// Knows again what another program has handed over.

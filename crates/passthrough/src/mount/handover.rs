@@ -9,22 +9,14 @@ use std::sync::Arc;
 
 impl Mount {
     /// What was found out, for a mount that is as well known.
-    ///
-    /// # Errors
-    /// No more descriptors.
-    pub(crate) fn hand_over(&self, out: &mut Outgoing) -> std::io::Result<MountForm> {
-        let facts = match self.facts.get() {
-            None => None,
-            Some(Facts { file, handles, reports_at_close, windows }) => {
-                let file = match file {
-                    Ok(file) => Ok(out.place(Arc::new(file.try_clone()?))),
-                    Err(error) => Err(error.raw_os_error()),
-                };
-                let (handles, reports_at_close, windows) = (*handles, *reports_at_close, *windows);
-                Some(FactsForm { file, handles, reports_at_close, windows })
-            }
-        };
-        Ok(MountForm { id: self.key.id, device: self.key.device, facts })
+    pub(crate) fn hand_over(&self, out: &mut Outgoing) -> MountForm {
+        let facts = self.facts.get().map(|Facts { file, handles, reports_at_close, windows }| {
+            // Shared: where a file is mounted it may be one of a file system that works at each close.
+            let file = file.as_ref().map(|file| out.place(file.clone())).map_err(|error| error.raw_os_error());
+            let (handles, reports_at_close, windows) = (*handles, *reports_at_close, *windows);
+            FactsForm { file, handles, reports_at_close, windows }
+        });
+        MountForm { id: self.key.id, device: self.key.device, facts }
     }
 }
 
@@ -37,7 +29,7 @@ impl Mounts {
         let mount = self.get(form.key());
         if let Some(FactsForm { file, handles, reports_at_close, windows }) = form.facts {
             let file = match file {
-                Ok(place) => Ok(incoming.take(place)?),
+                Ok(place) => Ok(Arc::new(incoming.take(place)?)),
                 Err(error) => Err(Errno::from_raw_os_error(error)),
             };
             let _ = mount.facts.set(Facts { file, handles, reports_at_close, windows });

@@ -14,7 +14,6 @@ use crate::share::Place;
 use crate::stat::{Key, Kind};
 use crate::sync::{lock, read, write};
 use std::collections::hash_map::Entry;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -26,12 +25,12 @@ impl Table {
     /// Every node, as bytes, the root first, and how many they are; the next one's number.
     ///
     /// # Errors
-    /// No more descriptors.
+    /// It cannot be written down.
     pub(crate) fn hand_over(&self, out: &mut Outgoing) -> Result<(Pieces, usize, Node), NotHandedOver> {
         let mut pieces = vec![Vec::new()];
         let mut count = 0;
         if let Ok(root) = self.get(ROOT) {
-            bytes::write(&self.node_form(&root, out)?, &mut pieces[0])?;
+            bytes::write(&self.node_form(&root, out), &mut pieces[0])?;
             count += 1;
         }
         for shard in &self.nodes {
@@ -39,7 +38,7 @@ impl Table {
             let inodes: Vec<Arc<Inode>> = read(&shard.nodes).values().cloned().collect();
             let mut piece = Vec::with_capacity(inodes.len() * NODE_BYTES);
             for inode in inodes.iter().filter(|inode| inode.node != ROOT) {
-                bytes::write(&self.node_form(inode, out)?, &mut piece)?;
+                bytes::write(&self.node_form(inode, out), &mut piece)?;
                 count += 1;
             }
             pieces.push(piece);
@@ -48,18 +47,15 @@ impl Table {
     }
 
     /// One node.
-    ///
-    /// # Errors
-    /// No more descriptors.
-    pub(crate) fn node_form(&self, inode: &Inode, out: &mut Outgoing) -> io::Result<NodeForm> {
+    pub(crate) fn node_form(&self, inode: &Inode, out: &mut Outgoing) -> NodeForm {
         let (path, file) = {
             let slot = lock(&inode.slot);
             (slot.held.clone(), slot.read.clone())
         };
-        Ok(NodeForm {
+        NodeForm {
             node: inode.node,
             ino: inode.key.ino,
-            mount: out.mount(&inode.mount)?,
+            mount: out.mount(&inode.mount),
             kind: inode.kind.mode(),
             handle: inode.handle.as_ref().map(FileHandle::to_parts),
             references: inode.references.load(Ordering::Relaxed),
@@ -70,7 +66,7 @@ impl Table {
                 let flags = file.flags().cast_unsigned();
                 (out.place(file), flags)
             }),
-        })
+        }
     }
 
     /// Makes room for so many nodes at once.

@@ -116,7 +116,7 @@ impl Storage for FileStorage {
     }
 
     fn hand_over(&self) -> std::io::Result<Handed> {
-        Handed::new(self.capacity_bytes(), &*self.file, self.hold.as_ref().map(Hold::fd))
+        Ok(Handed::new(self.capacity_bytes(), self.file.descriptor(), self.hold.as_ref().map(|hold| hold.fd().clone())))
     }
 
     fn as_any(&self) -> Option<&dyn Any> {

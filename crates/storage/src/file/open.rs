@@ -198,7 +198,7 @@ impl FileStorage {
         let fd = open_image(options, links)?;
         let hold = match options.lock {
             true => Hold::Locks(ImageLock::take_by(links, path, &fd, !options.read_only)?),
-            false => Hold::Life(open_again(path, &fd, links)?),
+            false => Hold::Life(Arc::new(open_again(path, &fd, links)?)),
         };
         let alone = options.lock && !options.read_only;
         let guarded = late::wait(path, &fd, alone, patience).and_then(|()| {
@@ -213,7 +213,7 @@ impl FileStorage {
             }
             other => other?,
         }
-        FileStorage::new(options, fd, Some(hold), None)
+        FileStorage::new(options, Arc::new(fd), Some(hold), None)
     }
 
     /// Goes on with an image that another program has opened.
@@ -255,7 +255,7 @@ impl FileStorage {
     /// `capacity_bytes`: that of the image unless it is given.
     fn new(
         options: &FileOptions,
-        fd: OwnedFd,
+        fd: Arc<OwnedFd>,
         hold: Option<Hold>,
         capacity_bytes: Option<u64>,
     ) -> Result<FileStorage, OpenError> {
@@ -292,11 +292,11 @@ pub(super) enum Hold {
     /// The image's locks as well.
     Locks(ImageLock),
     /// No more than that.
-    Life(OwnedFd),
+    Life(Arc<OwnedFd>),
 }
 
 impl Hold {
-    pub(super) fn fd(&self) -> &OwnedFd {
+    pub(super) fn fd(&self) -> &Arc<OwnedFd> {
         match self {
             Hold::Locks(lock) => lock.fd(),
             Hold::Life(fd) => fd,

@@ -9,6 +9,7 @@ use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// Reserved for growth, in bytes, whatever the size at first.
 const RESERVE_MIN: u64 = 256 << 30;
@@ -23,25 +24,34 @@ pub(crate) enum Backing {
     /// Pages of a file without a name, given as they are first written.
     Anonymous {
         /// The file.
-        fd: OwnedFd,
+        fd: Arc<OwnedFd>,
         /// Accept more than there is room for.
         overcommit: bool,
     },
     /// Huge pages of such a file, all reserved when they are mapped.
-    Huge { fd: OwnedFd },
+    Huge { fd: Arc<OwnedFd> },
     /// A file that has a name.
-    File { fd: OwnedFd, read_only: bool },
+    File { fd: Arc<OwnedFd>, read_only: bool },
 }
 
 impl Backing {
     /// Memory that nobody has written to.
     pub(crate) fn anonymous(overcommit: bool) -> Result<Backing, Errno> {
-        Ok(Backing::Anonymous { fd: rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC)?, overcommit })
+        Ok(Backing::Anonymous { fd: rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC)?.into(), overcommit })
     }
 
     /// As [`Backing::anonymous`], from the system's default pool of huge pages.
     pub(crate) fn huge() -> Result<Backing, Errno> {
-        Ok(Backing::Huge { fd: rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB)? })
+        Ok(Backing::Huge { fd: rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB)?.into() })
+    }
+}
+
+impl Backing {
+    /// Its descriptor, for whoever goes on with the contents.
+    pub(crate) fn descriptor(&self) -> Arc<OwnedFd> {
+        match self {
+            Backing::Anonymous { fd, .. } | Backing::Huge { fd } | Backing::File { fd, .. } => fd.clone(),
+        }
     }
 }
 
@@ -227,7 +237,7 @@ mod tests {
         let map = Map::new(Backing::anonymous(false).unwrap(), 3 * 4096, 4096).unwrap();
         // SAFETY: mapped.
         unsafe { map.as_ptr().add(4097).write(9) };
-        let fd = map.backing().as_fd().try_clone_to_owned().unwrap();
+        let fd = map.backing().descriptor();
         drop(map);
         let again = Map::new(Backing::Anonymous { fd, overcommit: false }, 3 * 4096, 4096).unwrap();
         assert_eq!((byte(&again, 4096), byte(&again, 4097)), (0, 9));

@@ -146,7 +146,11 @@ impl Storage for MemoryStorage {
     }
 
     fn hand_over(&self) -> std::io::Result<Handed> {
-        Handed::new(self.capacity_bytes(), self.map.backing(), self.lock.as_ref().map(crate::lock::ImageLock::fd))
+        Ok(Handed::new(
+            self.capacity_bytes(),
+            self.map.backing().descriptor(),
+            self.lock.as_ref().map(|lock| lock.fd().clone()),
+        ))
     }
 
     fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {

@@ -247,7 +247,7 @@ fn open_file(options: &MemoryOptions, path: &Path) -> Result<MemoryStorage, Open
     } else {
         allocate(&fd, unit, size_bytes).map_err(failed("allocate its space", ROOM_HINT))?;
     }
-    let backing = Backing::File { fd, read_only: options.read_only };
+    let backing = Backing::File { fd: fd.into(), read_only: options.read_only };
     let map = Map::new(backing, size_bytes, page).map_err(failed("map", ""))?;
     Ok(MemoryStorage::new(map, Some(lock), path.display().to_string(), options.read_only, size_bytes))
 }

@@ -425,7 +425,7 @@ impl Storage for SimStorage {
     }
 
     fn hand_over(&self) -> std::io::Result<Handed> {
-        Handed::new(self.capacity_bytes(), self.device.map.backing(), None)
+        Ok(Handed::new(self.capacity_bytes(), self.device.map.backing().descriptor(), None))
     }
 
     fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {

@@ -1,6 +1,7 @@
 //! A storage goes on in other hands, with the same contents and the same locks.
 
 use engine::Solo;
+use std::sync::Arc;
 use storage::{
     Execution, FileOptions, Handed, Kind, MemoryOptions, NullOptions, OpenError, Operation, SimOptions, Storage, Task,
     open,
@@ -102,8 +103,8 @@ fn what_is_missing_or_something_else_is_refused() {
     let refused = |handed: Handed| spec.adopt(handed).err().unwrap().to_string();
     let nothing = || Handed::empty(BYTES);
     assert!(refused(nothing()).contains("missing"));
-    let unlocked = Handed { data: Some(file.reopen().unwrap().into()), ..nothing() };
+    let unlocked = Handed { data: Some(Arc::new(file.reopen().unwrap().into())), ..nothing() };
     assert!(refused(unlocked).contains("missing"));
     let (reader, _writer) = std::io::pipe().unwrap();
-    assert!(refused(Handed { data: Some(reader.into()), ..nothing() }).contains("pipe"));
+    assert!(refused(Handed { data: Some(Arc::new(reader.into())), ..nothing() }).contains("pipe"));
 }

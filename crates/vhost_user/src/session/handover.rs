@@ -162,8 +162,8 @@ impl Session<'_> {
             features: self.acked.virtio,
             protocol_features: self.acked.protocol,
             memory: self.memory.state()?,
-            inflight: self.inflight.as_ref().map(Inflight::state).transpose()?,
-            log: self.log.as_ref().map(Log::state).transpose()?,
+            inflight: self.inflight.as_ref().map(Inflight::state),
+            log: self.log.as_ref().map(Log::state),
             rings,
             backend_channel: self.channel.duplicate()?,
         })

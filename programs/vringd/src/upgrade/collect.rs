@@ -10,6 +10,7 @@ use disk::Disk;
 use engine::WorkerStatus;
 use export::{Export, ExportStatus};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use storage::Handed;
 use vhost_user::{EndpointState, RegionState, RingState, SessionState};
 
@@ -142,7 +143,11 @@ pub(super) fn export(
     })
 }
 
-fn give(fd: Option<OwnedFd>, what: impl FnOnce() -> String, out: &mut Outgoing) -> Option<state::Number> {
+fn give(
+    fd: Option<impl Into<Arc<OwnedFd>>>,
+    what: impl FnOnce() -> String,
+    out: &mut Outgoing,
+) -> Option<state::Number> {
     fd.map(|fd| out.give(fd, what()))
 }
 

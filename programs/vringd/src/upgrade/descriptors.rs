@@ -6,17 +6,21 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
 
-/// On their way out. They are duplicates, or lent: whoever uses them goes on with them if the way ends here.
+/// On their way out. Files are the descriptors that their users have: a duplicate more is a close more, and execve closes one of the
+/// two, which is work for some file systems (FUSE, NFS) while guests wait. Sockets, eventfds and memory may be duplicates: their close is
+/// nothing as long as there is another descriptor. Whoever uses them goes on with them if the way ends here.
 #[derive(Default)]
 pub(super) struct Outgoing {
-    descriptors: Vec<(OwnedFd, String)>,
+    descriptors: Vec<(Arc<OwnedFd>, String)>,
     lent: Vec<passthrough::Descriptor>,
 }
 
 impl Outgoing {
     /// Takes one along, and says under which number the next program finds it.
-    pub(super) fn give(&mut self, fd: OwnedFd, meaning: String) -> Number {
+    pub(super) fn give(&mut self, fd: impl Into<Arc<OwnedFd>>, meaning: String) -> Number {
+        let fd = fd.into();
         let number = fd.as_raw_fd();
         self.descriptors.push((fd, meaning));
         number
@@ -45,11 +49,12 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Undoes [`Outgoing::stay_open`] for those that are lent: no child is to have them.
+    /// Undoes [`Outgoing::stay_open`]: no child is to have them.
     pub(super) fn close_again(&self) {
-        for fd in &self.lent {
-            // It is open: its owner keeps it so.
-            let _ = fcntl_setfd(fd.as_fd(), FdFlags::CLOEXEC);
+        let named = self.descriptors.iter().map(|(fd, _)| fd.as_fd());
+        for fd in named.chain(self.lent.iter().map(|fd| fd.as_fd())) {
+            // It is open: it is kept so here.
+            let _ = fcntl_setfd(fd, FdFlags::CLOEXEC);
         }
     }
 }
@@ -111,13 +116,13 @@ mod tests {
     fn what_goes_out_comes_in_once() {
         let mut out = Outgoing::default();
         let (reader, writer) = std::io::pipe().unwrap();
-        let number = out.give(reader.into(), "a pipe".into());
+        let number = out.give(OwnedFd::from(reader), "a pipe".into());
         out.stay_open().unwrap();
         let meanings = out.meanings();
         assert_eq!(meanings, BTreeMap::from([(number, "a pipe".to_owned())]));
         // Here it would be another program that has it.
         for (fd, _) in out.descriptors {
-            std::mem::forget(fd);
+            std::mem::forget(Arc::try_unwrap(fd).unwrap());
         }
         let mut incoming = Incoming::new(&meanings).unwrap();
         let fd = incoming.take(number).unwrap();

@@ -87,8 +87,8 @@ pub(super) fn contents(kept: &state::Storage, incoming: &mut Incoming) -> Result
 fn handed(kept: &state::Storage, incoming: &mut Incoming) -> Result<Handed, String> {
     Ok(Handed {
         capacity_bytes: kept.capacity_bytes,
-        data: incoming.take_if(kept.data)?,
-        lock: incoming.take_if(kept.lock)?,
+        data: incoming.take_if(kept.data)?.map(Arc::new),
+        lock: incoming.take_if(kept.lock)?.map(Arc::new),
         log: kept.log.as_deref().map(|log| handed(log, incoming).map(Box::new)).transpose()?,
         memory: incoming.take_if(kept.memory)?,
         seen: kept.seen.clone(),
@@ -123,17 +123,17 @@ fn session(session: state::Session, incoming: &mut Incoming) -> Result<SessionSt
 
 fn region(region: &state::Region, incoming: &mut Incoming) -> Result<RegionState, String> {
     let state::Region { fd, guest_addr, user_addr, len, file_offset } = *region;
-    Ok(RegionState { guest_addr, user_addr, len, file_offset, file: incoming.take(fd)? })
+    Ok(RegionState { guest_addr, user_addr, len, file_offset, file: incoming.take(fd)?.into() })
 }
 
 fn inflight(region: &state::Inflight, incoming: &mut Incoming) -> Result<InflightState, String> {
     let state::Inflight { fd, bytes, file_offset, queues, queue_size } = *region;
-    Ok(InflightState { bytes, file_offset, queues, queue_size, file: incoming.take(fd)? })
+    Ok(InflightState { bytes, file_offset, queues, queue_size, file: incoming.take(fd)?.into() })
 }
 
 fn log(log: &state::DirtyLog, incoming: &mut Incoming) -> Result<LogState, String> {
     let state::DirtyLog { fd, bytes, file_offset } = *log;
-    Ok(LogState { bytes, file_offset, file: incoming.take(fd)? })
+    Ok(LogState { bytes, file_offset, file: incoming.take(fd)?.into() })
 }
 
 fn ring(ring: &state::Ring, incoming: &mut Incoming) -> Result<RingState, String> {
