@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::isolation::IsolationArgs;
 use crate::prepared::{Contents, Prepared};
 use crate::service::{Service, Watchdog, take_descriptor};
-use crate::upgrade::Along;
+use crate::upgrade::{Along, Low};
 use crate::virtiofsd::PidFile;
 use crate::{placer, watch};
 use control::model::{NewDisk, NewExport};
@@ -56,6 +56,7 @@ impl Alone {
 /// Serves until SIGTERM, SIGINT, SIGHUP or a shutdown by the API.
 pub(crate) fn run(mut config: Config) -> Result<ExitCode, Failure> {
     raise_file_limit();
+    let _low = Low::keep();
     let signals = signals()?;
     let service = Service::connect();
     let plan = Plan::new(&mut config)?;
@@ -86,6 +87,7 @@ pub(crate) fn run_alone(config: Config, alone: &Alone) -> Result<ExitCode, Failu
     let mut held = Held::default();
     // Somebody may ask for another program to go on, and it can be seen from here.
     let upgradable = control.is_some() && alone.may_be_upgraded();
+    let _low = upgradable.then(Low::keep);
     let (mut prepared, _endpoint) = match config.exports.as_slice() {
         // The file of its socket goes along.
         [export] if upgradable => (Prepared::open(export, Server::here(None))?, None),

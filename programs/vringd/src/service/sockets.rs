@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use control::model::{Listen, NewExport};
+use rustix::io::Errno;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// The name of the control socket among them.
@@ -61,11 +62,21 @@ impl Sockets {
     }
 }
 
+/// Asks about a descriptor by its number, whether it is open or not.
+pub(crate) fn look_at<T>(
+    number: RawFd,
+    look: impl FnOnce(BorrowedFd<'_>) -> rustix::io::Result<T>,
+) -> rustix::io::Result<T> {
+    if number < 0 {
+        return Err(Errno::BADF);
+    }
+    // SAFETY: asking about a descriptor is harmless for any number but -1, and whoever asks does no more.
+    look(unsafe { BorrowedFd::borrow_raw(number) })
+}
+
 /// Takes over a descriptor that somebody has left open for us under this number. `None` when there is none.
 pub(crate) fn take_descriptor(number: RawFd) -> Option<OwnedFd> {
-    // SAFETY: asking for a descriptor's flags is harmless for any number.
-    let open = unsafe { BorrowedFd::borrow_raw(number) };
-    rustix::io::fcntl_getfd(open).ok()?;
+    look_at(number, |fd| rustix::io::fcntl_getfd(fd)).ok()?;
     // SAFETY: the descriptor is open, and whoever started us hands it over by naming it; names are taken once.
     Some(unsafe { OwnedFd::from_raw_fd(number) })
 }

@@ -4,7 +4,7 @@ use super::check::Understood;
 use super::descriptors::Incoming;
 use super::perform::end_signals;
 use super::state::{self, State};
-use super::{Past, envelope, restore};
+use super::{Low, Past, envelope, restore};
 use crate::daemon::Daemon;
 use crate::failure::Failure;
 use crate::run;
@@ -66,6 +66,8 @@ fn go_on(mut state: State, signals: signal_hook::iterator::Signals) -> Result<Ex
         Ok(incoming)
     });
     let mut incoming = incoming.map_err(|error| lost("state", &error))?;
+    // Behind those that went along, which have their numbers.
+    let _low = Low::keep();
     let told = channel();
     run::watch(signals, told.0.clone())?;
     let service = Service::connect();
@@ -82,7 +84,7 @@ fn go_on(mut state: State, signals: signal_hook::iterator::Signals) -> Result<Ex
     tracing::info!(from = takeover.from, to = env!("CARGO_PKG_VERSION"), pause_us, sessions, rings, "upgraded");
     daemon.upgrade.set_past(Past { upgrades: state.upgrades, takeover });
     // What was not taken by now belongs to nobody.
-    drop(incoming);
+    incoming.end();
     run::live(&daemon, control, &service, run::Terms { stuck_after: state.stuck_after.0, one: state.one }, &told.1)
 }
 

@@ -1,16 +1,29 @@
 //! Asks a program whether it could go on, before anything is paused.
+//!
+//! A thread without the daemon's files starts it: a child would close copies of all that are close-on-exec, and a file system that hangs at
+//! that (FUSE, NFS) would have the program blamed for it. Nobody waits for that thread longer than for the program's answer.
 
-use super::state::VERSION;
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use super::closes::Mounts;
+use super::envelope;
+use super::state::{State, VERSION};
+use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl, memfd_create};
+use sandbox::{COPIED_BELOW, without_files};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+/// The thread that asks.
+pub(super) const ASK_THREAD: &str = "upgrade-ask";
 /// How long a program may think about it.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the thread may take to leave the daemon's files: it closes few, which takes no time unless one hangs.
+const APART_PATIENCE: Duration = Duration::from_secs(2);
+/// How long it may take beyond the program's answer, to kill a program that gives none.
+const KILL_PATIENCE: Duration = Duration::from_secs(1);
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(2);
 /// More than anyone has to say.
 const SAID_BYTES_MAX: u64 = 64 << 10;
@@ -36,16 +49,76 @@ impl Understood {
     }
 }
 
-/// Has `program` read the state in `memory`.
+/// Why there is no answer that lets the program go on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, displaydoc::Display)]
+pub(super) enum AskError {
+    /// {0}
+    Program(String),
+    /// the program cannot be asked: {0}
+    Here(String),
+}
+
+/// What the thread says before it has an answer.
+enum Told {
+    /// It has left the daemon's files.
+    Apart,
+    Answer(Result<Understood, AskError>),
+}
+
+/// Has `program` read the state.
 ///
 /// # Errors
-/// Why it is not the program to go on: it cannot be started, does not understand, or says something else.
-pub(super) fn ask(program: &Path, memory: &OwnedFd) -> Result<Understood, String> {
+/// Why it is not the program to go on: it cannot be started, does not understand, or says something else. Or why it cannot be asked.
+pub(super) fn ask(program: &Path, state: &State) -> Result<Understood, AskError> {
+    let bytes = envelope::encode(state).map_err(AskError::Here)?;
+    let (tells, told) = channel();
+    let asked = program.to_owned();
+    let run = move || {
+        let answer = ask_here(&asked, &bytes, &tells);
+        // Whoever asked may have given up on it.
+        let _ = tells.send(Told::Answer(answer));
+    };
+    without_files(ASK_THREAD, run).map_err(|error| AskError::Here(format!("no thread: {error}")))?;
+    wait_for_answer(program, &told)
+}
+
+fn wait_for_answer(program: &Path, told: &Receiver<Told>) -> Result<Understood, AskError> {
+    match told.recv_timeout(APART_PATIENCE) {
+        Ok(Told::Apart) => {}
+        Ok(Told::Answer(answer)) => return answer,
+        Err(_) => {
+            let files = Mounts::now().below(COPIED_BELOW);
+            let files = if files.is_empty() { "a file".to_owned() } else { files.join(" or ") };
+            return Err(AskError::Here(format!(
+                "{files} is not closed within {} s; look at its file system, and try again",
+                APART_PATIENCE.as_secs()
+            )));
+        }
+    }
+    match told.recv_timeout(PATIENCE + KILL_PATIENCE) {
+        Ok(Told::Answer(answer)) => answer,
+        Ok(Told::Apart) | Err(RecvTimeoutError::Timeout) => {
+            let why = "neither begins nor ends: look at the file system where it is, and try again";
+            Err(AskError::Program(format!("{} {why}", program.display())))
+        }
+        Err(RecvTimeoutError::Disconnected) => Err(AskError::Here("the thread that asks has ended".to_owned())),
+    }
+}
+
+/// As [`ask`], on a thread that has no files: also no standard error.
+fn ask_here(program: &Path, state: &[u8], tells: &Sender<Told>) -> Result<Understood, AskError> {
+    // In the places of the standard ones, into which a child's are put one after the other: none of these may be there.
+    let _standard = [(); 3].map(|()| memfd_create("none", MemfdFlags::CLOEXEC));
+    let _ = tells.send(Told::Apart);
+    let memory = envelope::write_encoded(state).map_err(AskError::Here)?;
+    run(program, memory.into()).map_err(AskError::Program)
+}
+
+fn run(program: &Path, state: Stdio) -> Result<Understood, String> {
     let shown = program.display();
-    let input = memory.try_clone().map_err(|error| format!("cannot be asked: {error}"))?;
     let started = Command::new(program)
         .args(["adopt", "--check", "--state-fd", "0"])
-        .stdin(input)
+        .stdin(state)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn();
@@ -107,12 +180,15 @@ fn read_now(pipe: impl Read + AsFd, said: &mut Vec<u8>) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{envelope, samples};
+    use super::super::samples;
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
     fn asked(program: &Path) -> String {
-        ask(program, &envelope::write(&samples::state()).unwrap()).unwrap_err()
+        match ask(program, &samples::state()).unwrap_err() {
+            AskError::Program(line) => line,
+            AskError::Here(line) => panic!("{line}"),
+        }
     }
 
     fn script(text: &str) -> tempfile::TempPath {
@@ -151,6 +227,30 @@ mod tests {
         let child = line.rsplit(' ').next().and_then(|word| word.parse().ok());
         let child = rustix::process::Pid::from_raw(child.unwrap()).unwrap();
         rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
+    }
+
+    #[test]
+    fn a_program_that_does_not_answer_is_killed() {
+        let program = script("#!/bin/sh\nexec sleep 600\n");
+        let line = asked(&program);
+        assert!(line.ends_with("did not say within 5 s whether it can go on"), "{line}");
+    }
+
+    #[test]
+    fn a_program_has_none_of_the_daemons_files() {
+        // Were they among the asking thread's, a program would have those that are not close-on-exec.
+        let inherited = tempfile::tempfile().unwrap();
+        rustix::io::fcntl_setfd(&inherited, rustix::io::FdFlags::empty()).unwrap();
+        let program = script("#!/bin/sh\nls -l /proc/$$/fd | grep -c deleted >&2\nexit 1\n");
+        // The state itself has no name either.
+        assert!(asked(&program).ends_with(": 1"), "{}", asked(&program));
+    }
+
+    #[test]
+    fn who_does_not_close_is_named_and_no_program_blamed() {
+        let (_tells, told) = channel();
+        let AskError::Here(line) = wait_for_answer(Path::new("/bin/true"), &told).unwrap_err() else { panic!() };
+        assert!(line.contains("is not closed within 2 s") && !line.contains("/bin/true"), "{line}");
     }
 
     #[test]

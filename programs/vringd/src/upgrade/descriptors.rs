@@ -7,6 +7,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// The thread that closes what would have gone along, and what nobody has taken.
+pub(super) const END_THREAD: &str = "upgrade-close";
 
 /// On their way out. Files are the descriptors that their users have: a duplicate more is a close more, and execve closes one of the
 /// two, which is work for some file systems (FUSE, NFS) while guests wait. Sockets, eventfds and memory may be duplicates: their close is
@@ -57,6 +62,30 @@ impl Outgoing {
             let _ = fcntl_setfd(fd, FdFlags::CLOEXEC);
         }
     }
+
+    /// Closes the duplicates, and waits for that for as long as `patience` at most: a frontend chooses what it passes.
+    ///
+    /// # Errors
+    /// One is still being closed.
+    pub(super) fn end(self, patience: Duration) -> Result<(), String> {
+        if close_apart(self, patience) {
+            return Ok(());
+        }
+        Err("a descriptor that a frontend has passed is being closed, and that lasts: look at what the frontends pass, and try again".to_owned())
+    }
+}
+
+/// Closes `what` on a thread of its own, and waits for that for as long as `patience` at most; whether it is closed. Without another
+/// thread it is closed here.
+fn close_apart(what: impl Send + 'static, patience: Duration) -> bool {
+    let (closes, closed) = channel::<()>();
+    let close = move || {
+        drop(what);
+        drop(closes);
+    };
+    let started = std::thread::Builder::new().name(END_THREAD.to_owned()).spawn(close);
+    // What could not be started has been dropped.
+    started.is_err() || closed.recv_timeout(patience) == Err(std::sync::mpsc::RecvTimeoutError::Disconnected)
 }
 
 /// Left open by the program before. Each can be taken once; what is not taken is closed in the end.
@@ -101,6 +130,14 @@ impl Incoming {
         self.left.remove(&number).ok_or_else(|| format!("descriptor {number} is not there, or was named twice"))
     }
 
+    /// Closes what was not taken, and waits for nobody who has to do with that.
+    pub(super) fn end(self) {
+        if self.left.is_empty() {
+            return;
+        }
+        close_apart(self, Duration::ZERO);
+    }
+
     /// As [`Incoming::take`], for one that need not be.
     pub(super) fn take_if(&mut self, number: Option<Number>) -> Result<Option<OwnedFd>, String> {
         number.map(|number| self.take(number)).transpose()
@@ -143,6 +180,20 @@ mod tests {
         out.close_again();
         drop(out);
         assert!(fcntl_getfd(lent.as_fd()).unwrap().contains(FdFlags::CLOEXEC));
+    }
+
+    #[test]
+    fn a_close_that_lasts_is_left_to_its_thread() {
+        struct Lasts(std::sync::mpsc::Receiver<()>);
+        impl Drop for Lasts {
+            fn drop(&mut self) {
+                let _ = self.0.recv();
+            }
+        }
+        let (ends, end) = channel();
+        assert!(!close_apart(Lasts(end), Duration::from_millis(10)));
+        drop(ends);
+        assert!(close_apart((), Duration::from_secs(20)));
     }
 
     #[test]

@@ -151,9 +151,16 @@ pub(super) fn read_bytes(memory: OwnedFd) -> io::Result<Vec<u8>> {
 /// # Errors
 /// A path that is not UTF-8, or no more descriptors.
 pub(super) fn write(state: &State) -> Result<OwnedFd, String> {
-    let bytes = encode(state)?;
+    write_encoded(&encode(state)?)
+}
+
+/// As above, of what [`encode`] has answered.
+///
+/// # Errors
+/// No more descriptors, no more memory, or more than is read.
+pub(super) fn write_encoded(state: &[u8]) -> Result<OwnedFd, String> {
     let failed = |error: io::Error| format!("cannot write the state down: {error}");
-    write_up_to(vec![bytes], HEAD_BYTES as u64 + BODY_BYTES_MAX).map_err(failed)
+    write_up_to(vec![state], HEAD_BYTES as u64 + BODY_BYTES_MAX).map_err(failed)
 }
 
 /// Reads a state and its version from the start of `memory`, wherever its position is.

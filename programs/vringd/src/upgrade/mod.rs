@@ -6,7 +6,8 @@
 //! | `descriptors` | the open files among it |
 //! | `collect`, `restore` | from what runs to a state, and back |
 //! | `check` | whether the other program could go on, asked before anything is paused |
-//! | `threads` | what would keep it from beginning |
+//! | `threads`, `closes` | what would keep it from beginning |
+//! | `low` | descriptors that are kept from files |
 //! | `perform` | the last acts of the program that goes |
 //! | `adopt` | the first acts of the one that comes |
 //!
@@ -14,9 +15,11 @@
 
 pub(crate) mod adopt;
 mod check;
+mod closes;
 mod collect;
 mod descriptors;
 mod envelope;
+mod low;
 mod perform;
 mod restore;
 #[cfg(test)]
@@ -24,6 +27,7 @@ mod samples;
 mod state;
 mod threads;
 
+pub(crate) use low::Low;
 pub(crate) use perform::perform;
 
 use control::model::{NewExport, Takeover};

@@ -1,5 +1,6 @@
 //! The last acts of a program that another one follows.
 
+use super::closes::Mounts;
 use super::collect::{self, Purpose};
 use super::descriptors::Outgoing;
 use super::state::{self, State};
@@ -71,9 +72,12 @@ fn attempt(daemon: &Daemon, asked: &NewUpgrade, asker: &Asker) -> Result<Infalli
     let begun = begin(daemon, 0, &mut out)?;
     let (state, holds) = gather(begun, (&exports, &daemon.disks), (states, Purpose::Check), &mut out)?;
     // Sessions go on, and what the descriptors mean is all that the other program has to understand now.
-    drop((holds, out));
-    let memory = envelope::write(&state).map_err(failed)?;
-    let understood = check::ask(&program, &memory).map_err(|message| refused("binary", message))?;
+    drop(holds);
+    out.end(LOOK).map_err(failed)?;
+    let understood = check::ask(&program, &state).map_err(|error| match error {
+        check::AskError::Program(message) => refused("binary", message),
+        here => failed(here.to_string()),
+    })?;
 
     // It may have taken its time.
     check_threads(&exports)?;
@@ -82,28 +86,42 @@ fn attempt(daemon: &Daemon, asked: &NewUpgrade, asker: &Asker) -> Result<Infalli
     let (from, to) = (env!("CARGO_PKG_VERSION"), understood.version.as_str());
     tracing::info!(program = %program.display(), from, to, sessions, rings, "upgrading: rings are drained");
     let mut out = Outgoing::default();
+    let result = pause_and_become(daemon, &exports, (&program, &Mounts::now()), asker, &mut out);
+    // Nobody waits for it: guests go on, and the next upgrade sees whether it lasts.
+    let _ = out.end(Duration::ZERO);
+    result
+}
+
+/// Pauses everybody and becomes the program. Returns only when nothing came of it, and then nobody is paused any more.
+fn pause_and_become(
+    daemon: &Daemon,
+    exports: &[Served],
+    (program, mounts): (&Path, &Mounts),
+    asker: &Asker,
+    out: &mut Outgoing,
+) -> Result<Infallible, ApiError> {
     let paused_ns = monotonic_ns();
     let drained_by = Instant::now() + DRAIN_PATIENCE;
     let pauses: Vec<_> = exports.iter().map(|(export, ..)| export.pause(drained_by)).collect();
     // One that opens, flushes or closes an image drains nothing, and nobody waits for that.
     let taken_by = Instant::now() + TAKEN_PATIENCE;
-    for (pause, (export, ..)) in pauses.iter().zip(&exports) {
+    for (pause, (export, ..)) in pauses.iter().zip(exports) {
         pause.wait_until_taken(taken_by).map_err(|error| cannot(export.name(), &error))?;
     }
     let states = pauses.into_iter().map(|pause| pause.wait(drained_by + ANSWER_PATIENCE));
-    let begun = begin(daemon, paused_ns, &mut out)?;
-    let (state, holds) = gather(begun, (&exports, &daemon.disks), (states, Purpose::Handover), &mut out)?;
+    let begun = begin(daemon, paused_ns, out)?;
+    let (state, holds) = gather(begun, (exports, &daemon.disks), (states, Purpose::Handover), out)?;
     if daemon.upgrade.is_ending() {
         return Err(ApiError::Stopping);
     }
     // A client may have come and gone last. No other one comes now.
-    check_looks(&exports, LOOK_IN_PAUSE)?;
+    check_looks(exports, LOOK_IN_PAUSE)?;
     threads::check_known(LOOK_IN_PAUSE).map_err(failed)?;
     check_asker(asker)?;
-    let error = become_program(&program, &state, &mut out);
+    let error = become_program(program, mounts, &state, out);
     // From here on nobody is paused any more.
     drop(holds);
-    Err(failed(format!("{} cannot be executed: {error}", program.display())))
+    Err(failed(error))
 }
 
 /// Whoever has given up on an upgrade may do something else by now.
@@ -249,12 +267,18 @@ fn gather(
 }
 
 /// Executes the program, which does not return; or says why it does.
-fn become_program(program: &Path, state: &State, out: &mut Outgoing) -> String {
+fn become_program(program: &Path, mounts: &Mounts, state: &State, out: &mut Outgoing) -> String {
+    let shown = program.display();
     let prepared = envelope::write(state).and_then(|memory| {
         let number = memory.as_raw_fd();
         // It is not among the descriptors that the state names: it is the state.
         out.give(memory, "this state".to_owned());
         out.stay_open().map_err(|error| error.to_string())?;
+        if let Some(file) = mounts.closed_by_execve() {
+            return Err(format!(
+                "{file} does not go along, and guests would wait for its close: restart the daemon instead"
+            ));
+        }
         command(program, number).map_err(|error| error.to_string())
     });
     let (path, arguments) = match prepared {
@@ -274,7 +298,7 @@ fn become_program(program: &Path, state: &State, out: &mut Outgoing) -> String {
         let _ = before.thread_set_mask();
     }
     out.close_again();
-    error.to_string()
+    format!("{shown} cannot be executed: {error}")
 }
 
 /// The signals that end a daemon.

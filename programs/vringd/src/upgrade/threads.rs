@@ -3,6 +3,7 @@
 //! `execve` ends all threads of the process, and waits for each however long the kernel keeps it: a thread that is with a device or a file
 //! system that hangs would have guests wait, for as long as that does. What is seen here is seen before anybody pauses.
 
+use super::{check::ASK_THREAD, descriptors};
 use crate::live::{END_THREAD, TARGET_THREAD};
 use disk::CLOSE_THREAD;
 use engine::RING_END_THREAD;
@@ -13,7 +14,8 @@ use std::time::{Duration, Instant};
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 /// Those that are there only while something is opened, closed or looked at, or is to be closed before another program takes over. Some file systems (FUSE) have them wait interruptibly, and
 /// without an end once they are to die: state D would be seen too late.
-const ALONE: [&str; 5] = [tls::LOOK_THREAD, TARGET_THREAD, CLOSE_THREAD, END_THREAD, RING_END_THREAD];
+const ALONE: [&str; 7] =
+    [tls::LOOK_THREAD, TARGET_THREAD, CLOSE_THREAD, END_THREAD, RING_END_THREAD, ASK_THREAD, descriptors::END_THREAD];
 
 /// What a thread waits in: as long as it is the same, so is this.
 #[derive(Clone, Debug, PartialEq, Eq)]
