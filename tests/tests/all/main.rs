@@ -73,6 +73,7 @@ mod successor;
 mod trace;
 mod uml;
 mod upgrade;
+mod upgrade_closes;
 mod upgrade_fs;
 mod upgrade_volume;
 mod write_cache;
