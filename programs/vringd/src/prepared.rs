@@ -3,7 +3,7 @@
 
 use crate::clients::Server;
 use crate::failure::field;
-use crate::service::take_descriptor;
+use crate::service::{is_open, take_descriptor};
 use crate::volume;
 use control::ApiError;
 use control::model::config::NewExport;
@@ -153,6 +153,22 @@ impl Prepared {
 /// [`ApiError::InvalidField`] with the file at fault.
 pub(crate) fn certificates(tls: &Tls) -> Result<Arc<Certificates>, ApiError> {
     Certificates::read(tls).map(Arc::new).map_err(|error| field(Tls::CERTIFICATES, error))
+}
+
+/// Sees to it that a socket is there that this process is said to have inherited, before anything is opened that would get its number.
+///
+/// # Errors
+/// [`ApiError::InvalidField`] when it is not.
+pub(crate) fn check_inherited(new: &NewExport) -> Result<(), ApiError> {
+    let listens = || match new.listen {
+        Some(Listen::Fd(number)) => Some(("listen", number)),
+        _ => None,
+    };
+    let named = new.socket_fd.map(|number| ("socket_fd", number)).or_else(listens);
+    match named.filter(|(_, number)| !is_open(*number)) {
+        Some((name, number)) => Err(field(name, format_args!("descriptor {number} is not open"))),
+        None => Ok(()),
+    }
 }
 
 /// Where an export is to be reached. A stream listens by now; a vhost-user socket that has a path is still to be made.

@@ -6,8 +6,8 @@ use crate::confine::{Held, Plan};
 use crate::daemon::Daemon;
 use crate::failure::Failure;
 use crate::isolation::IsolationArgs;
-use crate::prepared::{Contents, Prepared};
-use crate::service::{Service, Watchdog, take_descriptor};
+use crate::prepared::{self, Contents, Prepared};
+use crate::service::{Service, Watchdog, is_open, take_descriptor};
 use crate::upgrade::{Along, Low};
 use crate::virtiofsd::PidFile;
 use crate::{placer, watch};
@@ -56,6 +56,7 @@ impl Alone {
 /// Serves until SIGTERM, SIGINT, SIGHUP or a shutdown by the API.
 pub(crate) fn run(mut config: Config) -> Result<ExitCode, Failure> {
     raise_file_limit();
+    check_inherited(&config)?;
     let _low = Low::keep();
     let signals = signals()?;
     let service = Service::connect();
@@ -77,6 +78,7 @@ pub(crate) fn run(mut config: Config) -> Result<ExitCode, Failure> {
 
 /// Serves the one directory of `config`, isolated from the rest of the host.
 pub(crate) fn run_alone(config: Config, alone: &Alone) -> Result<ExitCode, Failure> {
+    check_inherited(&config)?;
     // Handlers before the sandbox, which gives signals without one a short end in its child.
     let signals = signals()?;
     let service = Service::connect();
@@ -108,11 +110,29 @@ pub(crate) fn run_alone(config: Config, alone: &Alone) -> Result<ExitCode, Failu
     serve(config, control, (Vec::new(), vec![prepared]), held, &service, signals, told)
 }
 
+/// Sees to it that what this process is said to have inherited is there, before it opens anything that would get its number.
+fn check_inherited(config: &Config) -> Result<(), Failure> {
+    if let Some(number) = config.control_fd.filter(|number| !is_open(*number)) {
+        return Err(no_control(number, NOT_OPEN));
+    }
+    let refused = |export: &NewExport| {
+        let error = prepared::check_inherited(export).err()?;
+        Some(place(config.source.as_ref(), ("export", &export.name), error))
+    };
+    config.exports.iter().find_map(refused).map_or(Ok(()), Err)
+}
+
+const NOT_OPEN: &str = "it is not open";
+
+fn no_control(number: i32, why: &str) -> Failure {
+    Failure::Usage(format!("inherited control socket, descriptor {number}: {why}"))
+}
+
 /// `becomes` has the user and the group that the process is to become, whom the socket is for.
 fn bind_control(config: &Config, becomes: Option<(u32, u32)>) -> Result<Option<ControlSocket>, Failure> {
     if let Some(number) = config.control_fd {
-        let refuse = |why: String| Failure::Usage(format!("inherited control socket, descriptor {number}: {why}"));
-        let socket = take_descriptor(number).ok_or_else(|| refuse("it is not open".into()))?;
+        let refuse = |why: String| no_control(number, &why);
+        let socket = take_descriptor(number).ok_or_else(|| refuse(NOT_OPEN.into()))?;
         return ControlSocket::inherited(socket).map(Some).map_err(|error| refuse(error.to_string()));
     }
     let bind = |path| match becomes {

@@ -85,6 +85,8 @@ fn bad_options_of_a_disk() -> Result<()> {
     socket(&[], &["socket", "is missing", "path"])?;
     socket(&["--fd", "2"], &["socket_fd", "3 or more"])?;
     socket(&["--fd", "999"], &["socket_fd", "999", "not open"])?;
+    // Not one that the daemon has opened itself meanwhile.
+    socket(&["--fd", "60"], &["socket_fd", "60", "not open"])?;
     assert_eq!(fs::read_to_string(directory.path().join("plain"))?, "precious");
     Ok(())
 }

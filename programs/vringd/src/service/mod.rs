@@ -7,7 +7,7 @@ mod notify;
 mod sockets;
 mod watchdog;
 
-pub(crate) use sockets::{Sockets, look_at, take_descriptor};
+pub(crate) use sockets::{Sockets, is_open, look_at, take_descriptor};
 pub(crate) use watchdog::{Watchdog, blocked_in_kernel};
 
 use notify::Manager;

@@ -74,11 +74,15 @@ pub(crate) fn look_at<T>(
     look(unsafe { BorrowedFd::borrow_raw(number) })
 }
 
+/// Whether there is a descriptor of this number.
+pub(crate) fn is_open(number: RawFd) -> bool {
+    look_at(number, |fd| rustix::io::fcntl_getfd(fd)).is_ok()
+}
+
 /// Takes over a descriptor that somebody has left open for us under this number. `None` when there is none.
 pub(crate) fn take_descriptor(number: RawFd) -> Option<OwnedFd> {
-    look_at(number, |fd| rustix::io::fcntl_getfd(fd)).ok()?;
     // SAFETY: the descriptor is open, and whoever started us hands it over by naming it; names are taken once.
-    Some(unsafe { OwnedFd::from_raw_fd(number) })
+    is_open(number).then(|| unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 #[cfg(test)]
