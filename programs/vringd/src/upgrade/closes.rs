@@ -55,7 +55,8 @@ impl Mounts {
         (0..end).filter_map(|number| self.works(number)).collect()
     }
 
-    /// What a descriptor is, if its close is work. A path alone (O_PATH) has none, and neither has a directory.
+    /// What a descriptor is, if its close is work: a file. A path alone (O_PATH) has none; of a directory that does not go along, because no
+    /// guest uses it, the next program opens the path, and asks the same server.
     fn works(&self, number: RawFd) -> Option<String> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let about = look_at(number, |fd| statx(fd, c"", flags, StatxFlags::TYPE | StatxFlags::MNT_ID)).ok()?;

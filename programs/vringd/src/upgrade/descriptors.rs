@@ -3,7 +3,7 @@
 use super::state::Number;
 use crate::service::take_descriptor;
 use rustix::io::{FdFlags, fcntl_setfd};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -36,6 +36,24 @@ impl Outgoing {
         let number = fd.as_fd().as_raw_fd();
         self.lent.push(fd);
         number
+    }
+
+    /// Sees to it that each is named once: the next program takes each once, and would lose whatever names it a second time.
+    ///
+    /// # Errors
+    /// One has two users.
+    pub(super) fn check_once(&self) -> Result<(), String> {
+        let named = self.descriptors.iter().map(|(fd, meaning)| (fd.as_raw_fd(), meaning.as_str()));
+        let lent = self.lent.iter().map(|fd| (fd.as_fd().as_raw_fd(), "a file of a directory"));
+        let mut seen = HashMap::new();
+        for (number, meaning) in named.chain(lent) {
+            if let Some(first) = seen.insert(number, meaning) {
+                return Err(format!(
+                    "descriptor {number} is {first} and {meaning}, and goes along once: this is a bug of the daemon"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// What they are, by their numbers, but for those that are lent.
@@ -180,6 +198,23 @@ mod tests {
         out.close_again();
         drop(out);
         assert!(fcntl_getfd(lent.as_fd()).unwrap().contains(FdFlags::CLOEXEC));
+    }
+
+    #[test]
+    fn what_two_would_take_is_refused() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let (shared, lent): (_, passthrough::Descriptor) = (Arc::new(OwnedFd::from(reader)), Arc::new(writer));
+        let mut out = Outgoing::default();
+        let number = out.give(shared.clone(), "contents of a".into());
+        out.lend(lent.clone());
+        out.check_once().unwrap();
+        out.give(shared, "contents of b".into());
+        let why = out.check_once().unwrap_err();
+        assert!(why.starts_with(&format!("descriptor {number} is contents of a and contents of b,")), "{why}");
+        let mut out = Outgoing::default();
+        out.lend(lent.clone());
+        out.lend(lent);
+        out.check_once().unwrap_err();
     }
 
     #[test]

@@ -64,16 +64,12 @@ fn attempt(daemon: &Daemon, asked: &NewUpgrade, asker: &Asker) -> Result<Infalli
     daemon.held.runs(&program).map_err(|message| refused("binary", message))?;
     check_threads(&exports)?;
 
-    // Everything but the pause, to find out what can be found out without it.
     let mut out = Outgoing::default();
-    let looks: Vec<_> = exports.iter().map(|(export, ..)| export.look()).collect();
-    let by = Instant::now() + ANSWER_PATIENCE;
-    let states = looks.into_iter().map(|look| look.wait(by));
-    let begun = begin(daemon, 0, &mut out)?;
-    let (state, holds) = gather(begun, (&exports, &daemon.disks), (states, Purpose::Check), &mut out)?;
-    // Sessions go on, and what the descriptors mean is all that the other program has to understand now.
-    drop(holds);
-    out.end(LOOK).map_err(failed)?;
+    let looked = look(daemon, &exports, &mut out);
+    // What the descriptors mean is all that the other program has to understand now.
+    let closed = out.end(LOOK).map_err(failed);
+    let state = looked?;
+    closed?;
     let understood = check::ask(&program, &state).map_err(|error| match error {
         check::AskError::Program(message) => refused("binary", message),
         here => failed(here.to_string()),
@@ -90,6 +86,16 @@ fn attempt(daemon: &Daemon, asked: &NewUpgrade, asker: &Asker) -> Result<Infalli
     // Nobody waits for it: guests go on, and the next upgrade sees whether it lasts.
     let _ = out.end(Duration::ZERO);
     result
+}
+
+/// Everything but the pause, to find out what can be found out without it. Sessions go on.
+fn look(daemon: &Daemon, exports: &[Served], out: &mut Outgoing) -> Result<State, ApiError> {
+    let looks: Vec<_> = exports.iter().map(|(export, ..)| export.look()).collect();
+    let by = Instant::now() + ANSWER_PATIENCE;
+    let states = looks.into_iter().map(|look| look.wait(by));
+    let begun = begin(daemon, 0, out)?;
+    let (state, _) = gather(begun, (exports, &daemon.disks), (states, Purpose::Check), out)?;
+    Ok(state)
 }
 
 /// Pauses everybody and becomes the program. Returns only when nothing came of it, and then nobody is paused any more.
@@ -262,6 +268,7 @@ fn gather(
         let collected = collect::disk(disk, out);
         state.disks.push(collected.map_err(|error| failed(format!("disk `{}`: {error}", disk.name())))?);
     }
+    out.check_once().map_err(failed)?;
     state.descriptors = out.meanings();
     Ok((state, holds))
 }
