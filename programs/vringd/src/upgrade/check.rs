@@ -27,6 +27,8 @@ const KILL_PATIENCE: Duration = Duration::from_secs(1);
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(2);
 /// More than anyone has to say.
 const SAID_BYTES_MAX: u64 = 64 << 10;
+/// So much of a complaint is passed on, in characters.
+const COMPLAINT_CHARS_MAX: usize = 400;
 /// The name that it gives itself.
 const NAME: &str = "vringd";
 
@@ -127,12 +129,16 @@ fn run(program: &Path, state: Stdio) -> Result<Understood, String> {
     let (said, complained) = (available(child.stdout.take()), available(child.stderr.take()));
     match ended {
         Ok(status) if status.success() => understood(&said, &format!("{shown}")),
-        Ok(status) => {
-            let line = complained.lines().find(|line| !line.trim().is_empty()).unwrap_or("it gave no reason").trim();
-            Err(format!("{shown} cannot go on ({status}): {}", line.strip_prefix("vringd: ").unwrap_or(line)))
-        }
+        Ok(status) => Err(format!("{shown} cannot go on ({status}): {}", complaint(&complained))),
         Err(why) => Err(format!("{shown} {why}")),
     }
+}
+
+/// The first line of what it said, fit for a log and a terminal.
+fn complaint(complained: &str) -> String {
+    let line = complained.lines().find(|line| !line.trim().is_empty()).unwrap_or("it gave no reason").trim();
+    let line = line.strip_prefix("vringd: ").unwrap_or(line);
+    line.chars().filter(|character| !character.is_control()).take(COMPLAINT_CHARS_MAX).collect()
 }
 
 /// What it said must be what this program would have said.
@@ -227,6 +233,13 @@ mod tests {
         let child = line.rsplit(' ').next().and_then(|word| word.parse().ok());
         let child = rustix::process::Pid::from_raw(child.unwrap()).unwrap();
         rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
+    }
+
+    #[test]
+    fn a_complaint_is_one_short_line() {
+        assert_eq!(complaint("\n vringd: no such\x1b[31m thing\r\nmore\n"), "no such[31m thing");
+        assert_eq!(complaint(" \n"), "it gave no reason");
+        assert_eq!(complaint(&"ä".repeat(1_000_000)), "ä".repeat(COMPLAINT_CHARS_MAX));
     }
 
     #[test]
