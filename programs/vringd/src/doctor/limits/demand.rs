@@ -8,8 +8,9 @@ use control::model::config::{ExportKind, NewExport};
 use control::model::{Execution, Placement, Protocol};
 use disk::StorageSpec;
 
-/// Standard input, output and error; signals, the control API's event loop, what descriptors are checked with, the service manager.
-const DESCRIPTORS_OF_PROCESS: u64 = 16;
+/// Standard input, output and error; signals, the control API's event loop, what descriptors are checked with, the service manager;
+/// and low ones, which are kept from files where there are many (`upgrade::low`).
+const DESCRIPTORS_OF_PROCESS: u64 = 16 + sandbox::COPIED_BELOW.unsigned_abs() as u64;
 /// A mailbox, an io_uring, and one that signals eventfds.
 const DESCRIPTORS_OF_WORKER: u64 = 3;
 /// What listens, and what ends its thread.
