@@ -1,8 +1,9 @@
 //! The daemon's program is replaced over a file system that works each time a descriptor is closed, and hangs at it.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -66,7 +67,7 @@ fn asked(daemon: &Daemon, binary: &Path) -> Result<std::process::Child> {
 }
 
 /// A program that goes on when the file `go` is there.
-fn hesitant(place: &TempDir) -> Result<std::path::PathBuf> {
+fn hesitant(place: &TempDir) -> Result<PathBuf> {
     let (path, program) = (place.path().join("hesitant"), vringd::program()?);
     let (begun, go) = (place.path().join("begun"), place.path().join("go"));
     let wait = format!("touch '{}'\nwhile ! test -e '{}'; do sleep 0.05; done", begun.display(), go.display());
@@ -90,7 +91,13 @@ fn no_file_is_closed_for_an_upgrade() -> Result<()> {
     let closes = Closes::mount()?;
     let shown = |name: &str| closes.path(name).display().to_string();
     made(&closes, &["image", "create", "--size", "1M", "base.qcow2"])?;
-    made(&closes, &["image", "create", "--backing", "base.qcow2", "--backing-format", "qcow2", "top.qcow2"])?;
+    for (below, name) in [("base", "one"), ("one", "two"), ("two", "three"), ("three", "top")] {
+        let below = format!("{below}.qcow2");
+        made(
+            &closes,
+            &["image", "create", "--backing", &below, "--backing-format", "qcow2", &format!("{name}.qcow2")],
+        )?;
+    }
     made(&closes, &["volume", "create", "--size", "1M", "--log-size", "1M", "--log", "disk.log", "disk.vol"])?;
     made(&closes, &["volume", "create", "--size", "1M", "--log-size", "1M", "inside.vol"])?;
     let mut config = "workers = 2\n".to_owned() + &raw(&closes, "raw")?;
@@ -102,6 +109,14 @@ fn no_file_is_closed_for_an_upgrade() -> Result<()> {
     for (name, storage) in [("free", free), ("thin", thin), ("volume", volume), ("inside", inside)] {
         config += &export(name, &storage);
     }
+    for name in ["system", "data"] {
+        image::sparse(closes.root(), &format!("{name}.img"), MIB)?;
+        config += &format!("[[disk]]\nname = '{name}'\nstorage = {{ kind = 'file', path = '{}.img' }}\n", shown(name));
+    }
+    config += &format!(
+        "[[export]]\nname = 'vm'\nkind = 'scsi'\nsocket = '{DIRECTORY}/vm.sock'\nqueues = 1\n\
+         luns = [{{ lun = 0, disk = 'system' }}, {{ lun = '1:3', disk = 'data' }}]\n"
+    );
     config += &format!(
         "[[export]]\nname = 'tree'\nkind = 'dir'\nsocket = '{DIRECTORY}/tree.sock'\nqueues = 1\n\
          [export.directory]\npath = '{}'\n",
@@ -211,5 +226,133 @@ fn what_its_asker_has_given_up_on_is_not_begun() -> Result<()> {
     assert_eq!(info(&daemon)?.upgrades, 1);
     works(&mut ring, 2);
     drop((ring, frontend));
+    daemon.stop()
+}
+
+#[test]
+fn what_its_asker_gives_up_on_in_the_pause_does_not_go_on() -> Result<()> {
+    let slow = "{ kind = 'sim', size = '1M', read_latency = '5s' }";
+    let daemon = Daemon::serve_in(directory()?, &("workers = 1\n".to_owned() + &export("slow", slow)))?;
+    let mut frontend = Frontend::connect(&daemon.socket("slow"), 0)?;
+    let mut ring = frontend.ring(0, 64)?;
+    let request = ring.request(kind::IN, 0, &[writable(DATA, 4096)]);
+    ring.kick();
+    daemon.wait_ring("slow", 0, |ring| ring.figures.oldest_in_flight_ms.is_some())?;
+    let mut ctl = asked(&daemon, &vringd::program()?)?;
+    wait_for("the pause", || Ok(daemon.output().contains("rings are drained")))?;
+    ctl.kill()?;
+    ctl.wait()?;
+    wait_for("the end of it", || Ok(daemon.output().contains("not upgraded")))?;
+    assert!(daemon.output().contains("whoever asked for it waits no more"), "{}", daemon.output());
+    ring.wait_used();
+    assert_eq!(ring.status(request), status::OK);
+    assert_eq!(info(&daemon)?.upgrades, 0);
+    let _ = daemon.upgrade()?;
+    works(&mut ring, 1);
+    drop((ring, frontend));
+    daemon.stop()
+}
+
+/// Descriptors of a daemon: what they are, and whether its children have them.
+fn descriptors(daemon: &Daemon) -> Result<BTreeMap<u32, (String, bool)>> {
+    let process = Path::new("/proc").join(daemon.id().to_string());
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(process.join("fd"))? {
+        let name = entry?.file_name().into_string().map_err(|_| anyhow::anyhow!("a number"))?;
+        // One of a call that has just ended.
+        let Ok(target) = fs::read_link(process.join("fd").join(&name)) else { continue };
+        let Ok(about) = fs::read_to_string(process.join("fdinfo").join(&name)) else { continue };
+        let flags = about.lines().find_map(|line| line.strip_prefix("flags:")).context("it has flags")?;
+        let inherited = i32::from_str_radix(flags.trim(), 8)? & libc::O_CLOEXEC == 0;
+        found.insert(name.parse()?, (target.display().to_string(), inherited));
+    }
+    Ok(found)
+}
+
+/// How many there are of each kind: other programs have other numbers.
+fn kinds(daemon: &Daemon) -> Result<BTreeMap<String, usize>> {
+    let mut kinds = BTreeMap::new();
+    for (target, _) in descriptors(daemon)?.into_values() {
+        let kind = target.split_once(":[").map_or(target.as_str(), |(kind, _)| kind);
+        *kinds.entry(kind.to_owned()).or_default() += 1;
+    }
+    Ok(kinds)
+}
+
+/// A program that is gone when it comes to that.
+fn fickle(place: &Path) -> Result<PathBuf> {
+    let (path, program) = (place.join("fickle"), vringd::program()?);
+    fs::write(&path, format!("#!/bin/sh\nrm '{}'\nexec '{}' \"$@\"\n", path.display(), program.display()))?;
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o755))?;
+    Ok(path)
+}
+
+#[test]
+fn no_descriptor_is_lost_or_left_over() -> Result<()> {
+    let place = directory()?;
+    let at = |name: &str| place.path().join(name).display().to_string();
+    let make = |words: &[&str]| -> Result<()> {
+        let output = vringd::run(place.path(), words)?;
+        ensure!(output.status.success(), "{}", said(&output));
+        Ok(())
+    };
+    make(&["image", "create", "--size", "1M", "base.qcow2"])?;
+    make(&["image", "create", "--backing", "base.qcow2", "--backing-format", "qcow2", "top.qcow2"])?;
+    make(&["volume", "create", "--size", "1M", "--log-size", "1M", "disk.vol"])?;
+    fs::create_dir(place.path().join("tree"))?;
+    let mut config = "workers = 2\n[sandbox]\nseccomp = 'none'\n".to_owned();
+    for (name, storage) in [
+        ("thin", format!("{{ kind = 'qcow2', path = '{}' }}", at("top.qcow2"))),
+        ("volume", format!("{{ kind = 'volume', path = '{}' }}", at("disk.vol"))),
+        ("ram", "{ kind = 'memory', size = '1M' }".to_owned()),
+    ] {
+        config += &export(name, &storage);
+    }
+    config += &format!(
+        "[[export]]\nname = 'tree'\nkind = 'dir'\nsocket = '{DIRECTORY}/tree.sock'\nqueues = 1\n\
+         [export.directory]\npath = '{}'\n",
+        at("tree")
+    );
+    let daemon = Daemon::serve_in(place, &config)?;
+    let mut guests = ["thin", "volume", "ram"]
+        .iter()
+        .map(|name| {
+            let mut frontend = Frontend::connect(&daemon.socket(name), 0)?;
+            let ring = frontend.ring(0, 64)?;
+            Ok((frontend, ring))
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let mut client = Client::begin(&daemon.socket("tree"))?;
+    for number in 0..100 {
+        client.call(op::CREATE, ROOT, &create_body(libc::O_RDWR, 0o600, format!("{number}").as_bytes()))?.ok()?;
+    }
+    let mut all_work = |version: u8| guests.iter_mut().for_each(|(_, ring)| works(ring, version));
+    all_work(1);
+    let fail = |binary: &Path, words: &str| -> Result<()> {
+        let new = NewUpgrade { binary: Some(binary.to_owned()) };
+        match daemon.client().send::<Value>(Method::POST, "/v1/upgrade", &new) {
+            Err(ClientError::Refused { message, .. }) if message.contains(words) => Ok(()),
+            other => anyhow::bail!("not refused: {other:?}"),
+        }
+    };
+    fail(Path::new("/bin/false"), "exit status: 1")?;
+    let before = descriptors(&daemon)?;
+    for version in 2..7 {
+        fail(&fickle(daemon.path())?, "cannot be executed: ENOENT")?;
+        fail(Path::new("/bin/false"), "exit status: 1")?;
+        wait_for("the same descriptors", || Ok(descriptors(&daemon)? == before))
+            .with_context(|| format!("{before:?}, and now {:?}", descriptors(&daemon)))?;
+        all_work(version);
+    }
+    let _ = daemon.upgrade()?;
+    let before = kinds(&daemon)?;
+    for version in 7..17 {
+        let _ = daemon.upgrade()?;
+        fail(&fickle(daemon.path())?, "cannot be executed: ENOENT")?;
+        all_work(version);
+    }
+    wait_for("as many descriptors", || Ok(kinds(&daemon)? == before))
+        .with_context(|| format!("{before:?}, and now {:?}", kinds(&daemon)))?;
+    drop((client, guests));
     daemon.stop()
 }
