@@ -252,7 +252,7 @@ fn solo_waits_for_all_kinds_of_work() {
     let mut solo = engine::Solo::new().unwrap();
     let file = tempfile::tempfile().unwrap();
     file.set_len(4096).unwrap();
-    let shared = engine::SharedFile::new(file.into());
+    let shared = engine::SharedFile::new(OwnedFd::from(file));
     let mut buffer = [0u8; 512];
     let vector = [libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: 512 }];
     let deadline = solo.io().now_ns() + 3_000_000;

@@ -177,11 +177,17 @@ impl Back {
     pub fn new() -> Arc<Back> {
         let file = tempfile::tempfile().unwrap();
         file.set_len(1 << 20).unwrap();
-        Arc::new(Back { file: Arc::new(SharedFile::new(file.into())), pool: Pool::new("test-pool", 2).unwrap() })
+        Arc::new(Back {
+            file: Arc::new(SharedFile::new(OwnedFd::from(file))),
+            pool: Pool::new("test-pool", 2).unwrap(),
+        })
     }
 
     pub fn with_file(file: File) -> Arc<Back> {
-        Arc::new(Back { file: Arc::new(SharedFile::new(file.into())), pool: Pool::new("test-pool", 1).unwrap() })
+        Arc::new(Back {
+            file: Arc::new(SharedFile::new(OwnedFd::from(file))),
+            pool: Pool::new("test-pool", 1).unwrap(),
+        })
     }
 }
 
