@@ -22,7 +22,7 @@ const BELIEVED: Duration = Duration::from_secs(3600);
 /// Inodes are numbered from behind the root's on.
 const FIRST: u64 = 2;
 
-/// A mounted one. Files that hang are answered when it is dropped, and it is unmounted.
+/// A mounted one. It is unmounted when it is dropped.
 pub struct Closes {
     session: Option<BackgroundSession>,
     files: Arc<Mutex<Files>>,
@@ -76,15 +76,21 @@ impl Closes {
         std::mem::take(&mut lock(&self.files).closed)
     }
 
-    /// Closes hang from now on.
-    pub fn hang(&self) {
+    /// Closes hang from now on, until what is returned is dropped: then they are answered.
+    #[must_use]
+    pub fn hang(&self) -> Hangs {
         lock(&self.files).hangs = true;
+        Hangs(self.files.clone())
     }
+}
 
-    /// Closes are answered, also those that hang.
-    pub fn answer(&self) {
+/// Closes hang as long as this lives.
+pub struct Hangs(Arc<Mutex<Files>>);
+
+impl Drop for Hangs {
+    fn drop(&mut self) {
         let waiting = {
-            let mut files = lock(&self.files);
+            let mut files = lock(&self.0);
             files.hangs = false;
             std::mem::take(&mut files.waiting)
         };
@@ -94,7 +100,6 @@ impl Closes {
 
 impl Drop for Closes {
     fn drop(&mut self) {
-        self.answer();
         // Whoever has files here still has them; nothing hangs any more.
         let _ = unmount(self.place.path(), UnmountFlags::DETACH);
         drop(self.session.take());
