@@ -113,9 +113,6 @@ impl Export {
         if hosting.carried.write_back == Some(true) {
             scsi.turn_write_caches_on();
         }
-        if hosting.resume.is_some() {
-            scsi.resumes();
-        }
         let queues = scsi.queues();
         Self::serve(hosting, queues, scsi.clone(), Served::Scsi(scsi), engine)
     }

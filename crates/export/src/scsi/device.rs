@@ -12,12 +12,14 @@ use crate::{ExportError, Ring};
 use device::scsi::spec::{feature, queue};
 use device::scsi::{Address, Attention, Config, Event, Reset, Settings};
 use engine::Io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use storage::Storage;
 use storage::kit::{Jobs, LOOKS};
 use values::Lun;
 use vhost_user::RingStart;
+use vring::RingPosition;
 
 /// Data segments of a request that the driver is told of: with header and response, 128 descriptors.
 const SEG_MAX: u32 = 126;
@@ -53,6 +55,8 @@ pub(crate) struct Scsi {
     units: Arc<Units>,
     looks: Jobs,
     news: Arc<News>,
+    /// Nobody has been served before: a driver that is not new has been told by another program, or host, until now.
+    is_first: AtomicBool,
     state: Mutex<State>,
     /// Held while the list of units changes.
     changing: Mutex<()>,
@@ -74,6 +78,7 @@ impl Scsi {
             units: Arc::new(Units::new(units, Common { block_size_bytes, write_back, write_back_changeable })?),
             looks: Jobs::on(&LOOKS),
             news: Arc::default(),
+            is_first: AtomicBool::new(true),
             state: Mutex::new(State { config: Config::new(settings)?, negotiated: 0 }),
             changing: Mutex::default(),
         })
@@ -179,11 +184,6 @@ impl Scsi {
         let events: Vec<_> = rings.running().into_iter().filter(|(index, _)| *index == queue::EVENT).collect();
         // Its worker looks whether there is something to do behind all that it hears.
         rings.tell(&events, |_, _| {});
-    }
-
-    /// An earlier program had the session until now, and what it could not tell has gone with it.
-    pub(crate) fn resumes(&self) {
-        self.news.missed();
     }
 
     /// Whether guests could be told of this capacity.
@@ -305,6 +305,9 @@ impl Device for Scsi {
     }
 
     fn ring(&self, index: u16, start: RingStart, label: Label) -> Result<Ring, Broken> {
+        if start.position != RingPosition::default() && self.is_first.load(Ordering::Relaxed) {
+            self.news.missed();
+        }
         match index {
             queue::CONTROL => ControlRing::new(start, self.units.clone(), label).map(Ring::new),
             queue::EVENT => EventRing::new(start, self.news.clone(), label).map(Ring::new),
@@ -347,6 +350,7 @@ impl Device for Scsi {
         state.negotiated = 0;
         state.config.reset();
         drop(state);
+        self.is_first.store(false, Ordering::Relaxed);
         self.news.forget();
         self.units.power_on();
     }

@@ -71,23 +71,34 @@ impl Server {
 
     /// A driver with both queues and two for requests.
     pub(super) fn driver(&self) -> Driver {
+        let memory = Arc::new(Memory::new(0, MEMORY_BYTES).unwrap());
+        let session = self.connect(&memory);
+        let event_idx = session.features & frontkit::feature::EVENT_IDX != 0;
+        let queue = |index| {
+            let areas = Areas::packed(index * QUEUE_ROOM, QUEUE_SIZE);
+            (Queue::new(memory.clone(), areas, QUEUE_SIZE, event_idx), Eventfds::new().unwrap())
+        };
+        let queues: Vec<_> = (0..4).map(queue).collect();
+        let mut driver = Driver { session, memory, queues, next_slot: 0, tag: 0 };
+        (0..4).for_each(|queue| driver.start(queue, 0));
+        driver
+    }
+
+    /// Goes on with a driver that another server had until now.
+    pub(super) fn take_over(&self, mut driver: Driver) -> Driver {
+        let bases: Vec<_> = (0..4).map(|queue| driver.stop(queue)).collect();
+        driver.session = self.connect(&driver.memory);
+        bases.into_iter().enumerate().for_each(|(queue, base)| driver.start(queue, base));
+        driver
+    }
+
+    fn connect(&self, memory: &Arc<Memory>) -> Session {
         let stream = UnixStream::connect(self.dir.path().join("scsi.sock")).unwrap();
         let wanted =
             VhostUserProtocolFeatures::CONFIG | VhostUserProtocolFeatures::REPLY_ACK | VhostUserProtocolFeatures::MQ;
         let mut session = Session::negotiate(stream, Ok, |offered| Ok(offered & wanted)).unwrap();
-        let memory = Arc::new(Memory::new(0, MEMORY_BYTES).unwrap());
-        session.share(&[&memory]).unwrap();
-        let queues: Vec<_> = (0..4)
-            .map(|index| {
-                let areas = Areas::packed(index as u64 * QUEUE_ROOM, QUEUE_SIZE);
-                let event_idx = session.features & frontkit::feature::EVENT_IDX != 0;
-                let queue = Queue::new(memory.clone(), areas, QUEUE_SIZE, event_idx);
-                let eventfds = Eventfds::new().unwrap();
-                session.start(index, &queue, &eventfds, 0).unwrap();
-                (queue, eventfds)
-            })
-            .collect();
-        Driver { session, memory, queues, next_slot: 0, tag: 0 }
+        session.share(&[memory]).unwrap();
+        session
     }
 }
 

@@ -122,4 +122,13 @@ fn what_could_not_be_told_is_told_later() {
     let mut driver = server.driver();
     let buffer = driver.offer_event();
     assert_eq!(driver.event(buffer).0, MISSED);
+    driver.settle("0");
+    // So is one that comes from another program, or from another host: once.
+    let next = Server::new(vec![unit("0", "a", Arc::new(memory(1 << 20)))]);
+    let mut driver = next.take_over(driver);
+    let buffer = driver.offer_event();
+    assert_eq!(driver.event(buffer).0, MISSED);
+    driver.offer_event();
+    driver.settle("0");
+    assert!(!driver.has_answer(EVENT));
 }
