@@ -253,46 +253,73 @@ fn what_its_asker_gives_up_on_in_the_pause_does_not_go_on() -> Result<()> {
     daemon.stop()
 }
 
+/// The threads of an image, and what one has under way: an operation of the image, and those of the image that it is a file of.
+/// For each, what it needs to wait for it (an io_uring and an eventfd) is made when it first comes to that, and stays with the
+/// thread.
+const LANES_MAX: isize = 4 * 2;
+
 /// How many descriptors a daemon has of each kind, and whether its children have them. Rings that go on have other numbers.
-fn descriptors(daemon: &Daemon) -> Result<BTreeMap<(String, bool), usize>> {
-    let process = Path::new("/proc").join(daemon.id().to_string());
-    let mut kinds = BTreeMap::new();
-    for entry in fs::read_dir(process.join("fd"))? {
-        let name = entry?.file_name();
-        // One of a call that has just ended.
-        let Ok(target) = fs::read_link(process.join("fd").join(&name)) else { continue };
-        let Ok(about) = fs::read_to_string(process.join("fdinfo").join(&name)) else { continue };
-        let flags = about.lines().find_map(|line| line.strip_prefix("flags:")).context("it has flags")?;
-        let inherited = i32::from_str_radix(flags.trim(), 8)? & libc::O_CLOEXEC == 0;
-        let target = target.display().to_string();
-        let kind = target.split_once(":[").map_or(target.as_str(), |(kind, _)| kind);
-        *kinds.entry((kind.to_owned(), inherited)).or_default() += 1;
-    }
-    Ok(kinds)
+#[derive(Clone, Debug, PartialEq)]
+struct Descriptors {
+    kinds: BTreeMap<(String, bool), isize>,
+    urings: isize,
 }
 
-/// The descriptors of a daemon behind the end of a call, whose connection it closes a little later.
-fn settled(daemon: &Daemon) -> Result<BTreeMap<(String, bool), usize>> {
-    let mut last = descriptors(daemon)?;
-    let mut same = 0;
-    while same < 20 {
-        thread::sleep(Duration::from_millis(10));
-        let now = descriptors(daemon)?;
-        same = if now == last { same + 1 } else { 0 };
-        last = now;
+impl Descriptors {
+    fn of(daemon: &Daemon) -> Result<Descriptors> {
+        let process = Path::new("/proc").join(daemon.id().to_string());
+        let mut kinds = BTreeMap::new();
+        for entry in fs::read_dir(process.join("fd"))? {
+            let name = entry?.file_name();
+            // One of a call that has just ended.
+            let Ok(target) = fs::read_link(process.join("fd").join(&name)) else { continue };
+            let Ok(about) = fs::read_to_string(process.join("fdinfo").join(&name)) else { continue };
+            let flags = about.lines().find_map(|line| line.strip_prefix("flags:")).context("it has flags")?;
+            let inherited = i32::from_str_radix(flags.trim(), 8)? & libc::O_CLOEXEC == 0;
+            let target = target.display().to_string();
+            // Sockets and pipes are named by their inodes.
+            let kind =
+                target.split_once(":[").filter(|(kind, _)| *kind != "anon_inode").map_or(&*target, |(kind, _)| kind);
+            *kinds.entry((kind.to_owned(), inherited)).or_default() += 1;
+        }
+        let urings =
+            kinds.iter().filter(|((kind, _), _)| kind == "anon_inode:[io_uring]").map(|(_, count)| count).sum();
+        Ok(Descriptors { kinds, urings })
     }
-    Ok(last)
-}
 
-/// Waits until a daemon has the descriptors that it had before.
-fn wait_for_descriptors(daemon: &Daemon, before: &BTreeMap<(String, bool), usize>) -> Result<()> {
-    wait_for("the same descriptors", || Ok(descriptors(daemon)? == *before)).with_context(|| {
-        let now = descriptors(daemon).unwrap_or_default();
-        let kinds: BTreeSet<_> = before.keys().chain(now.keys()).collect();
-        let other = kinds.into_iter().filter(|kind| before.get(kind) != now.get(kind));
-        let other: Vec<_> = other.map(|kind| (kind, before.get(kind), now.get(kind))).collect();
-        format!("there were and are others: {other:?}")
-    })
+    /// Those of a daemon behind the end of a call, whose connection it closes a little later.
+    fn settled(daemon: &Daemon) -> Result<Descriptors> {
+        let mut last = Descriptors::of(daemon)?;
+        let mut same = 0;
+        while same < 20 {
+            thread::sleep(Duration::from_millis(10));
+            let now = Descriptors::of(daemon)?;
+            same = if now == last { same + 1 } else { 0 };
+            last = now;
+        }
+        Ok(last)
+    }
+
+    /// What is there now and was not, and the other way round: but for as many lanes as there may be.
+    fn others(&self, now: &Descriptors) -> Vec<((String, bool), isize, isize)> {
+        let lanes = (now.urings - self.urings).clamp(-LANES_MAX, LANES_MAX);
+        let kinds: BTreeSet<_> = self.kinds.keys().chain(now.kinds.keys()).collect();
+        let count = |of: &Descriptors, kind| of.kinds.get(kind).copied().unwrap_or(0);
+        let counts = kinds.into_iter().map(|kind| (kind.clone(), count(self, kind), count(now, kind)));
+        counts
+            .filter(|((kind, _), before, now)| {
+                let is_lanes = matches!(&**kind, "anon_inode:[io_uring]" | "anon_inode:[eventfd]");
+                *now != before + if is_lanes { lanes } else { 0 }
+            })
+            .collect()
+    }
+
+    /// Waits until a daemon has the descriptors that it had before.
+    fn wait_for(&self, daemon: &Daemon) -> Result<()> {
+        wait_for("the same descriptors", || Ok(self.others(&Descriptors::of(daemon)?).is_empty())).with_context(|| {
+            format!("there were and are others: {:?}", Descriptors::of(daemon).map(|now| self.others(&now)))
+        })
+    }
 }
 
 /// A program that is gone when it comes to that.
@@ -354,23 +381,23 @@ fn no_descriptor_is_lost_or_left_over() -> Result<()> {
     // Rings have what they are to have once they have gone on, and a worker has turned.
     fail(&fickle(daemon.path())?, "cannot be executed: ENOENT")?;
     all_work(1);
-    let before = settled(&daemon)?;
+    let before = Descriptors::settled(&daemon)?;
     for version in 2..7 {
         fail(&fickle(daemon.path())?, "cannot be executed: ENOENT")?;
         fail(Path::new("/bin/false"), "exit status: 1")?;
         all_work(version);
-        wait_for_descriptors(&daemon, &before)?;
+        before.wait_for(&daemon)?;
     }
     let _ = daemon.upgrade()?;
     fail(&fickle(daemon.path())?, "cannot be executed: ENOENT")?;
     all_work(7);
-    let before = settled(&daemon)?;
+    let before = Descriptors::settled(&daemon)?;
     for version in 8..18 {
         let _ = daemon.upgrade()?;
         fail(&fickle(daemon.path())?, "cannot be executed: ENOENT")?;
         all_work(version);
     }
-    wait_for_descriptors(&daemon, &before)?;
+    before.wait_for(&daemon)?;
     drop((client, guests));
     daemon.stop()
 }
