@@ -1,11 +1,12 @@
 //! Options that several benchmarks have, and what follows from them.
 
+use std::fmt::Display;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use clap::ValueHint;
+use clap::{ValueEnum, ValueHint};
 use rustix::thread::CpuSet;
 use serde::Serialize;
 
@@ -101,6 +102,18 @@ pub(crate) fn number_namesakes<'a>(names: impl Iterator<Item = &'a mut String>) 
             *name = format!("{name}#{}", namesakes + 1);
         }
     }
+}
+
+/// What is read and what is left when a server is written `PROTOCOL:SERVER`.
+pub(crate) fn spoken<P: ValueEnum>(text: &str) -> (Option<P>, &str) {
+    let known = |(word, rest)| P::from_str(word, false).ok().map(|protocol| (Some(protocol), rest));
+    text.split_once(':').and_then(known).unwrap_or((None, text))
+}
+
+/// Puts the protocol into a contender's name, behind the program.
+pub(crate) fn tell_protocol(name: &mut String, protocol: impl Display) {
+    let (program, rest) = name.split_at(name.find(' ').unwrap_or(name.len()));
+    *name = format!("{program} {protocol}{rest}");
 }
 
 #[cfg(test)]

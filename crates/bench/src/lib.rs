@@ -2,8 +2,8 @@
 //!
 //! This room drives a vhost-user socket, ours or a peer's, and says what it saw: requests a second, latency, the
 //! server's CPU time and wake-ups, errors, and data that came back wrong. Disks are driven by libblkio (the `blkio`
-//! crate) or by an NBD client ([`frontend`]), directories by a driver of their own ([`fs`]), so that a misunderstanding
-//! of virtio, NBD or FUSE in our server cannot hide behind the same misunderstanding here.
+//! crate), by an NBD client or by a driver of our own ([`frontend`]), directories by that driver too ([`fs`]), so that a
+//! misunderstanding of virtio, SCSI, NBD or FUSE in our server cannot hide behind the same misunderstanding here.
 //!
 //! What may not enter: any room of the server. A generator that shares code with what it measures proves nothing.
 
@@ -25,6 +25,8 @@ pub mod table;
 pub mod words;
 
 mod args;
+mod bytes;
+mod driver;
 mod http;
 mod idle;
 mod report;

@@ -1,4 +1,4 @@
-//! The load on disks without a guest, `vringd bench disk`, over NBD. Over vhost-user many other tests are made of it.
+//! The load on disks without a guest, `vringd bench disk`, over NBD, and on SCSI devices. By libblkio many other tests are made of it.
 //!
 //! Asserted is that every request comes through and every block is right, not how fast.
 
@@ -9,22 +9,32 @@ use serde_json::Value;
 use tests::lab::Lab;
 use tests::vringd;
 
-/// Runs it over NBD on an image of its own, each contender once, to its end, which has to come by itself.
-fn run(words: &[&str]) -> Result<Output> {
+/// Runs it on an image of its own, each contender once, to its end, which has to come by itself.
+fn run_over(protocol: &str, words: &[&str]) -> Result<Output> {
     let mut command = Command::new("timeout");
-    command.arg("300").arg(vringd::program()?).args(["bench", "disk", "--protocol", "nbd"]);
+    command.arg("300").arg(vringd::program()?).args(["bench", "disk", "--protocol", protocol]);
     command.args(["--make-image", "16M@/dev/shm", "--rounds", "1", "--ramp", "0", "--json", "-"]).args(words);
     command.output().context("timeout(1) runs vringd")
 }
 
+/// Over NBD.
+fn run(words: &[&str]) -> Result<Output> {
+    run_over("nbd", words)
+}
+
 /// Runs it so that every request succeeds, and gives the runs.
-fn bench(words: &[&str]) -> Result<Vec<Value>> {
-    let output = run(words)?;
+fn bench_over(protocol: &str, words: &[&str]) -> Result<Vec<Value>> {
+    let output = run_over(protocol, words)?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{words:?}: {}\n{said}", output.status);
     let document: Value = serde_json::from_slice(&output.stdout).context("JSON")?;
-    assert_eq!(document["spec"]["protocol"], "nbd");
+    assert_eq!(document["spec"]["protocol"], protocol);
     document["runs"].as_array().cloned().context("runs")
+}
+
+/// Over NBD.
+fn bench(words: &[&str]) -> Result<Vec<Value>> {
+    bench_over("nbd", words)
 }
 
 /// Every run completed so many requests.
@@ -72,5 +82,38 @@ fn qemus_servers_take_their_turns_over_nbd() -> Result<()> {
     let runs = bench(&[&words[..], &["--against", &nbd, "--against", &daemon]].concat())?;
     assert_done(&runs, &["vringd", "qemu-nbd", "qemu-storage-daemon"], 1000)?;
     ensure!(runs.iter().all(|run| run["flushes"].as_u64() > Some(0)), "{runs:#?}");
+    Ok(())
+}
+
+/// Every way to wait, with both encodings, to a disk that is not the first of its device.
+#[test]
+fn our_device_gives_back_what_was_written_over_scsi() -> Result<()> {
+    let mixed = [
+        &["--rw", "randrw", "--verify", "--queues", "2", "--depth", "8", "--ops", "2000", "--flush-every", "50"][..],
+        &["--ours", "", "--against", "blk:vringd", "--lun", "1:300", "--reserve"],
+    ]
+    .concat();
+    let contenders = ["vringd scsi", "vringd scsi, reserved", "vringd blk"];
+    for more in [&[][..], &["--threads", "1"], &["--poll"], &["--bs", "64K"]] {
+        let runs = bench_over("scsi", &[&mixed[..], more].concat())?;
+        assert_done(&runs, &contenders, 2000).with_context(|| format!("{more:?}"))?;
+        ensure!(runs.iter().all(|run| run["flushes"].as_u64() > Some(0)), "{runs:#?}");
+    }
+    let synchronous = ["--rw", "randwrite", "--sync", "--depth", "8", "--ops", "500"];
+    assert_done(&bench_over("blk", &synchronous)?, &["vringd"], 500)
+}
+
+#[test]
+fn a_scsi_disk_that_is_not_there_or_cannot_be_written_is_named() -> Result<()> {
+    for (words, complaint) in [
+        (&["--ours", "--lun 0={image} --readonly"][..], "the disk is read-only: use --rw read or --rw randread"),
+        (&["--ours", "--lun 0={image}", "--lun", "5"], "LUN 5: is no disk"),
+        (&["--ours", "--lun 0={image}", "--lun", "2:0"], "LUN 2:0: INQUIRY: there is no such target"),
+    ] {
+        let output = run_over("scsi", &[&["--rw", "randwrite", "--ops", "10"], words].concat())?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(!output.status.success(), "{words:?}: passed");
+        ensure!(said.contains(complaint), "{words:?}: {said}");
+    }
     Ok(())
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::contest::{self, Measured};
 use crate::fio;
-use crate::frontend::{Load, Spec};
+use crate::frontend::{Load, Protocol, Spec};
 use crate::idle::idle_settled;
 use crate::progress::Progress;
 use crate::server::{Server, Template};
@@ -17,7 +17,14 @@ use crate::words::count;
 #[derive(Debug)]
 pub(crate) enum Kind {
     /// A server, driven by our frontend.
-    Server(Template),
+    Server {
+        /// How it is started.
+        template: Template,
+        /// What it speaks.
+        protocol: Protocol,
+        /// Whether this frontend has the disk reserved.
+        reserve: bool,
+    },
     /// fio on the image itself.
     Fio(fio::Host),
 }
@@ -50,10 +57,11 @@ impl Contender {
     pub(crate) fn run(&self, rules: &Rules<'_>, progress: &Progress) -> Result<Measured> {
         progress.begin(&self.name, rules.spec.length());
         match &self.kind {
-            Kind::Server(template) => {
+            Kind::Server { template, protocol, reserve } => {
+                let spec = Spec { protocol: *protocol, reserve: *reserve, ..rules.spec.clone() };
                 let words = template.expand(rules.socket, rules.image);
                 let mut server = Server::start(&words, rules.socket, rules.server_cpus)?;
-                let load = server.load(rules.spec)?;
+                let load = server.load(&spec)?;
                 let idle = rules.idle.map(|time| (time, server.pid()));
                 let measured = measure(load, idle, progress).map_err(|error| server.blame(error))?;
                 server.stop();

@@ -9,8 +9,9 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::ValueHint;
 use serde::Serialize;
+use values::Lun;
 
-use crate::args::{Cpus, Json, number_namesakes, split};
+use crate::args::{Cpus, Json, number_namesakes, split, spoken, tell_protocol};
 use crate::contest::{Results, hold};
 use crate::frontend::{Load, Protocol, Spec};
 use crate::image::{Image, MakeImage};
@@ -23,10 +24,10 @@ pub(crate) use contender::{Contender, Kind, Rules};
 /// How long a run counts when neither --time nor --ops is given.
 const TIME_DEFAULT: Duration = Duration::from_secs(5);
 
-/// Measure a vhost-user-blk or NBD server, or several side by side
+/// Measure a server of disks over vhost-user or NBD, or several side by side
 ///
-/// Drives any vhost-user-blk socket through libblkio, with no virtual machine; and with --protocol nbd any NBD server
-/// on a unix socket, one connection a queue. Either --socket names a server that is running already, or --against and
+/// Drives any vhost-user-blk socket through libblkio, with no virtual machine; with --protocol nbd any NBD server on a unix
+/// socket, one connection a queue; and with --protocol scsi a disk of any vhost-user-scsi device. Either --socket names a server that is running already, or --against and
 /// --host-fio name peers: then our own server and each peer are started in turn on the same image, round after round,
 /// and medians and ratios are printed. Exits with 1 when a request failed or delivered wrong data.
 #[derive(Debug, clap::Args)]
@@ -38,7 +39,8 @@ pub struct Args {
 
     /// Run this server in turn with ours; {socket} and {image} are replaced; may be repeated
     ///
-    /// Split as a shell would, but run without one, so that what is measured is the server.
+    /// Written PROTOCOL:COMMAND it speaks that protocol, otherwise what ours does, and the command `vringd` is our own server; so
+    /// `--protocol scsi --against blk:vringd` compares our two devices. Split as a shell would, but run without one, so that what is measured is the server.
     #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString)]
     pub against: Vec<String>,
 
@@ -50,10 +52,10 @@ pub struct Args {
     #[arg(long, value_name = "ARGS", requires = "host_fio", allow_hyphen_values = true)]
     pub fio_args: Option<String>,
 
-    /// Arguments of our `vringd disk`; {image} is replaced; may be repeated to compare settings
+    /// Arguments of our `vringd disk`, or `vringd scsi`; {image} is replaced; may be repeated to compare settings
     ///
     /// `--socket {socket}`, or `--listen unix:{socket}` with --protocol nbd, is put before them unless they mention
-    /// {socket}; without {image} the image is put after them, unless there is none.
+    /// {socket}; without {image} the image is put after them, unless there is none: as the disk --lun of `vringd scsi`.
     #[arg(long, value_name = "ARGS", allow_hyphen_values = true)]
     pub ours: Vec<String>,
 
@@ -108,6 +110,9 @@ Examples:
       --blockdev driver=raw,node-name=d,file=f
       --export type=vhost-user-blk,id=e,node-name=d,addr.type=unix,addr.path={socket},writable=on'
 
+  What does SCSI cost, and a reservation?
+    vringd bench disk --protocol scsi --reserve --make-image 1G@/dev/shm --against blk:vringd
+
   The same over NBD, beside qemu-nbd; more than 16 connections need --ours '--queues N' and -e N:
     vringd bench disk --protocol nbd --make-image 1G@/dev/shm --depth 16
       --against 'qemu-nbd -k {socket} -f raw -t -e 16 --cache=writeback --aio=threads {image}'";
@@ -117,30 +122,54 @@ impl Args {
         let time = self.load.time.or(self.load.ops.is_none().then_some(TIME_DEFAULT));
         let spec = Spec { time, ..self.load.clone() };
         spec.check()?;
+        if self.socket.is_some() {
+            self.refuse_idle_options(spec.protocol == Protocol::Scsi)?;
+        }
         if self.socket.is_some() && self.idle.is_some() && spec.server_pid.is_none() {
             bail!("--idle: give --server-pid PID too, to say whose wake-ups to count");
         }
         Ok(spec)
     }
 
+    /// What is meant for SCSI devices means nothing where there is none.
+    fn refuse_idle_options(&self, has_scsi: bool) -> Result<()> {
+        let given = [("--lun", self.load.lun.is_some()), ("--reserve", self.load.reserve)];
+        match given.into_iter().find(|(_, is_given)| *is_given) {
+            Some((option, _)) if !has_scsi => bail!("{option}: is for SCSI devices; give --protocol scsi too"),
+            _ => Ok(()),
+        }
+    }
+
     fn contenders(&self, vringd: &Path, has_image: bool) -> Result<Vec<Contender>> {
-        let mut contenders = Vec::new();
+        let mut servers = Vec::new();
         let default = [String::new()];
         let ours: &[String] = if self.ours.is_empty() { &default } else { &self.ours };
         for arguments in ours.iter().filter(|_| !self.alone) {
-            let template = our_command(self.load.protocol, vringd, arguments, has_image)?;
             let name = format!("vringd {arguments}").trim_end().to_owned();
-            contenders.push(Contender { name, kind: Kind::Server(template) });
+            servers.push((
+                name,
+                self.load.protocol,
+                self.our_command(self.load.protocol, vringd, arguments, has_image)?,
+            ));
         }
-        for command in &self.against {
-            let template = Template::parse("--against", command)?;
-            if !template.mentions("socket") {
-                bail!("--against {command:?}: does not mention {{socket}}, where the server has to listen");
+        for server in &self.against {
+            servers.push(self.peer(server, vringd, has_image)?);
+        }
+        let protocols = servers.iter().map(|(_, protocol, _)| *protocol);
+        let are_several = protocols.clone().zip(protocols.clone().skip(1)).any(|(one, other)| one != other);
+        self.refuse_idle_options(protocols.clone().any(|protocol| protocol == Protocol::Scsi))?;
+        let mut contenders = Vec::new();
+        for (mut name, protocol, template) in servers {
+            if are_several {
+                tell_protocol(&mut name, protocol);
             }
-            if template.mentions("image") && !has_image {
-                bail!("--against {command:?}: mentions {{image}}; give --image PATH or --make-image SIZE@DIR");
+            let with = |reserve, template| Kind::Server { template, protocol, reserve };
+            if self.load.reserve && protocol == Protocol::Scsi {
+                contenders.push(Contender { name: name.clone(), kind: with(false, template.clone()) });
+                contenders.push(Contender { name: format!("{name}, reserved"), kind: with(true, template) });
+            } else {
+                contenders.push(Contender { name, kind: with(false, template) });
             }
-            contenders.push(Contender { name: template.program().to_owned(), kind: Kind::Server(template) });
         }
         if self.host_fio {
             if !has_image {
@@ -152,26 +181,56 @@ impl Args {
         Ok(contenders)
     }
 
+    /// A server of `--against`: its name, what it speaks, and how it is started.
+    fn peer(&self, server: &str, vringd: &Path, has_image: bool) -> Result<(String, Protocol, Template)> {
+        let (asked, command) = spoken(server);
+        let protocol = asked.unwrap_or(self.load.protocol);
+        if command == "vringd" {
+            return Ok((command.to_owned(), protocol, self.our_command(protocol, vringd, "", has_image)?));
+        }
+        let template = Template::parse("--against", command)?;
+        if !template.mentions("socket") {
+            bail!("--against {command:?}: does not mention {{socket}}, where the server has to listen");
+        }
+        if template.mentions("image") && !has_image {
+            bail!("--against {command:?}: mentions {{image}}; give --image PATH or --make-image SIZE@DIR");
+        }
+        Ok((template.program().to_owned(), protocol, template))
+    }
+
+    /// The command line of our server that speaks `protocol`.
+    fn our_command(&self, protocol: Protocol, vringd: &Path, arguments: &str, has_image: bool) -> Result<Template> {
+        our_command((protocol, self.load.lun.unwrap_or_default()), vringd, arguments, has_image)
+    }
+
     fn fio(&self) -> Result<fio::Host> {
         let extra = split("--fio-args", self.fio_args.as_deref().unwrap_or(""))?;
         Ok(fio::Host { direct: self.direct == 1, extra, cpus: self.cpus.servers().to_vec() })
     }
 }
 
-/// The command line of our server that speaks `protocol`.
-pub(crate) fn our_command(protocol: Protocol, vringd: &Path, arguments: &str, has_image: bool) -> Result<Template> {
+/// The command line of our server that speaks `protocol`, whose disk on a SCSI device is `lun`.
+pub(crate) fn our_command(
+    (protocol, lun): (Protocol, Lun),
+    vringd: &Path,
+    arguments: &str,
+    has_image: bool,
+) -> Result<Template> {
     let own = Template::parse("--ours", arguments)?;
-    let mut words = vec![vringd.to_string_lossy().into_owned(), "disk".into()];
+    let device = if protocol == Protocol::Scsi { "scsi" } else { "disk" };
+    let mut words = vec![vringd.to_string_lossy().into_owned(), device.into()];
     if !own.mentions("socket") {
-        let place = match protocol {
-            Protocol::VhostUser => ["--socket", "{socket}"],
-            Protocol::Nbd => ["--listen", "unix:{socket}"],
-        };
+        let place = if protocol.is_device() { ["--socket", "{socket}"] } else { ["--listen", "unix:{socket}"] };
         words.extend(place.map(String::from));
     }
     words.extend(own.words().iter().cloned());
-    if !own.mentions("image") && has_image {
-        words.push("{image}".into());
+    let has_disk = own.mentions("image") || own.words().iter().any(|word| word.starts_with("--lun"));
+    match protocol {
+        Protocol::Scsi if has_image && !has_disk => words.extend(["--lun".into(), format!("{lun}={{image}}")]),
+        Protocol::VhostUser | Protocol::Blk | Protocol::Nbd if has_image && !own.mentions("image") => {
+            words.push("{image}".into());
+        }
+        _ => {}
     }
     Ok(Template::from_words(words))
 }
@@ -289,6 +348,9 @@ mod tests {
         assert!(contenders("--against 'peer {image}'").contains("does not mention {socket}"));
         assert!(contenders("--against 'peer {socket} {image}'").contains("--make-image"));
         assert!(contenders("--host-fio").contains("--image PATH"));
+        assert!(contenders("--lun 3").starts_with("--lun: is for SCSI devices"));
+        assert!(spec("--socket s --reserve").unwrap_err().starts_with("--reserve: is for SCSI devices"));
+        assert!(spec("--socket s --protocol scsi --reserve --lun 1:2").is_ok());
     }
 
     #[test]
@@ -302,7 +364,8 @@ mod tests {
     #[test]
     fn our_command_gets_its_socket_and_image() {
         let spoken = |protocol, arguments, has_image| {
-            let template = our_command(protocol, Path::new("/v"), arguments, has_image).unwrap();
+            let lun = Lun { target: 0, number: 3 };
+            let template = our_command((protocol, lun), Path::new("/v"), arguments, has_image).unwrap();
             template.expand(Path::new("S"), Some(Path::new("I"))).join(" ")
         };
         let words = |arguments, has_image| spoken(Protocol::VhostUser, arguments, has_image);
@@ -311,6 +374,10 @@ mod tests {
         assert_eq!(words("null:1G", false), "/v disk --socket S null:1G");
         assert_eq!(words("--socket {socket} file:{image}", true), "/v disk --socket S file:I");
         assert_eq!(spoken(Protocol::Nbd, "--workers 2", true), "/v disk --listen unix:S --workers 2 I");
+        let scsi = |arguments, has_image| spoken(Protocol::Scsi, arguments, has_image);
+        assert_eq!(scsi("--workers 2", true), "/v scsi --socket S --workers 2 --lun 3=I");
+        assert_eq!(scsi("--lun 0={image}", true), "/v scsi --socket S --lun 0=I");
+        assert_eq!(scsi("--lun 0=null:1G", false), "/v scsi --socket S --lun 0=null:1G");
     }
 
     #[test]
@@ -318,5 +385,9 @@ mod tests {
         let line = "--ours '' --ours '--poll off' --against 'q {socket}' --against '/b/q {socket}' --host-fio";
         assert_eq!(names(line, true), ["vringd", "vringd --poll off", "q", "q#2", "fio"]);
         assert_eq!(names("--alone --against 'q {socket}'", false), ["q"]);
+        let line =
+            "--protocol scsi --reserve --ours '--poll off' --against blk:vringd --against 'vhost-user:q {socket}'";
+        let scsi = ["vringd scsi --poll off", "vringd scsi --poll off, reserved"];
+        assert_eq!(names(line, true), [scsi[0], scsi[1], "vringd blk", "q vhost-user"]);
     }
 }

@@ -2,6 +2,8 @@
 
 use std::ptr::NonNull;
 
+use super::spec::Spec;
+
 /// The data buffers of a queue, one a slot, in memory that outlives the queue.
 pub(crate) struct Buffers {
     start: NonNull<u8>,
@@ -16,6 +18,14 @@ impl Buffers {
     /// Buffers of `block` bytes, `stride` bytes apart; `None` for an address that is none.
     pub(crate) fn at(address: usize, stride: usize, block: usize) -> Option<Self> {
         Some(Self { start: NonNull::new(address as *mut u8)?, stride, block })
+    }
+
+    /// Those of each queue of a load, one behind the other from `address` on.
+    pub(crate) fn side_by_side(address: usize, spec: &Spec) -> Vec<Self> {
+        let stride = spec.buffer_stride_bytes() as usize;
+        let queue_bytes = usize::from(spec.depth) * stride;
+        let of_queue = |queue| Self::at(address + usize::from(queue) * queue_bytes, stride, spec.block_bytes as usize);
+        (0..spec.queues).filter_map(of_queue).collect()
     }
 
     fn address(&self, slot: u16) -> NonNull<u8> {

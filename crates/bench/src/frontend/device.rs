@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use blkio::Blkio;
 
+use super::buffers::Buffers;
 use super::protocol::Protocol;
 use super::queue::Queue;
 use super::spec::{Limits, Part, Spec};
-use super::{Error, nbd, vhost_user};
+use super::{Error, nbd, vhost_user, virtio};
+use crate::driver;
 
 /// A server that has not answered the set-up messages after this time never will.
 const SETUP_TIME_MAX: Duration = Duration::from_secs(10);
@@ -19,7 +21,8 @@ const SETUP_TIME_MAX: Duration = Duration::from_secs(10);
 pub(crate) struct Device {
     // Dropped before `memory`, which they use.
     pub(crate) queues: Vec<Queue>,
-    pub(crate) buffers_address: usize,
+    /// The data buffers of each queue.
+    pub(crate) buffers: Vec<Buffers>,
     pub(crate) parts: Vec<Part>,
     pub(crate) limits: Limits,
     #[expect(dead_code, reason = "owns the connection and all memory the queues use")]
@@ -33,6 +36,8 @@ pub(super) enum Memory {
     Libblkio(Blkio),
     /// Our own: what a connection moves is copied.
     Own(Vec<u8>),
+    /// That of the queues themselves; this is the connection.
+    Driver(Box<driver::Device>),
 }
 
 impl Device {
@@ -41,6 +46,7 @@ impl Device {
         let set_up = match spec.protocol {
             Protocol::VhostUser => vhost_user::set_up,
             Protocol::Nbd => nbd::set_up,
+            Protocol::Blk | Protocol::Scsi => virtio::set_up,
         };
         // Answers are waited for without end, so that is done on a thread of its own.
         let (sender, receiver) = mpsc::sync_channel(1);
@@ -62,7 +68,7 @@ impl Device {
 fn mute(socket: &Path, spec: &Spec) -> Error {
     let (socket, seconds) = (socket.to_owned(), SETUP_TIME_MAX.as_secs());
     match spec.protocol {
-        Protocol::VhostUser => Error::Mute { socket, seconds },
+        Protocol::VhostUser | Protocol::Blk | Protocol::Scsi => Error::Mute { socket, seconds },
         Protocol::Nbd => Error::NbdMute { socket, seconds, connections: spec.queues },
     }
 }

@@ -69,18 +69,9 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// A lane on `queue`, whose buffers begin at `buffers_address` and which belong to it alone.
-    pub(crate) fn new(
-        queue: Queue,
-        index: u16,
-        buffers_address: usize,
-        part: Part,
-        spec: &Spec,
-        run: u64,
-    ) -> Option<Self> {
+    /// A lane on `queue`, whose `buffers` belong to it alone.
+    pub(crate) fn new(queue: Queue, index: u16, buffers: Buffers, part: Part, spec: &Spec, run: u64) -> Self {
         let depth = usize::from(spec.depth);
-        let stride = spec.buffer_stride_bytes() as usize;
-        let address = buffers_address + usize::from(index) * depth * stride;
         let idle = Slot { step: Step::Flush, claim: Claim::NONE, submitted_ns: 0, flushed_ns: None };
         let mut lane = Self {
             queue,
@@ -93,7 +84,7 @@ impl Lane {
             budget: u64::MAX,
             plan: Plan::new(spec, part, index),
             ledger: spec.verify.then(|| Ledger::new(run, part.blocks as usize)),
-            buffers: Buffers::at(address, stride, spec.block_bytes as usize)?,
+            buffers,
             slots: vec![idle; depth].into_boxed_slice(),
             free: (0..spec.depth).rev().collect(),
             batch: usize::from(spec.batch),
@@ -102,7 +93,7 @@ impl Lane {
             sync: spec.sync,
         };
         lane.fill_buffers(spec.seed, u64::from(index));
-        Some(lane)
+        lane
     }
 
     /// Touches every buffer, and makes what is written neither zero nor alike.

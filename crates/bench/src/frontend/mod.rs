@@ -1,4 +1,4 @@
-//! The frontend: a load on a vhost-user-blk or NBD socket, in threads of its own.
+//! The frontend: a load on a vhost-user-blk, vhost-user-scsi or NBD socket, in threads of its own.
 //!
 //! [`Load::start`] connects and begins; [`Load::snapshot`] looks without disturbing; [`Load::finish`] lets what is in
 //! flight come back and sums up.
@@ -16,6 +16,7 @@ pub(crate) mod rng;
 mod runner;
 mod spec;
 mod vhost_user;
+mod virtio;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -34,6 +35,7 @@ use guest::usage::{self, Sample, Usage};
 use lane::{Lane, Tally};
 use runner::{Outcome, Runner, SHOW_TIME_MAX, Shared, Window, has_shown, take_interval};
 
+pub use crate::driver::ConnectError;
 pub use nbd::{ConnectionError, HandshakeError};
 pub use protocol::Protocol;
 pub use spec::{Limits, Rw, Spec, SpecError};
@@ -56,6 +58,20 @@ pub enum Error {
         socket: PathBuf,
         /// What the kernel said.
         cause: io::Error,
+    },
+    /// {socket:?}: {cause}; is a vhost-user server listening there?
+    DeviceConnect {
+        /// The socket.
+        socket: PathBuf,
+        /// What went wrong.
+        cause: ConnectError,
+    },
+    /// {socket:?}: {cause:#}
+    Device {
+        /// The socket.
+        socket: PathBuf,
+        /// What went wrong.
+        cause: anyhow::Error,
     },
     /// {socket:?}: {cause}
     Handshake {
@@ -104,6 +120,11 @@ pub enum Error {
         /// What went wrong.
         cause: ConnectionError,
     },
+    /// a queue failed: {cause:#}
+    Ring {
+        /// What went wrong.
+        cause: anyhow::Error,
+    },
     /// the disk has no flush: use neither --sync nor --flush-every
     NoFlush,
     /// cannot wait for completions: {cause}
@@ -144,6 +165,7 @@ impl Error {
             Self::NbdConnect { cause, .. } => {
                 matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
             }
+            Self::DeviceConnect { cause, .. } => cause.is_early(),
             _ => false,
         }
     }
@@ -298,9 +320,9 @@ impl Load {
         let run = rng::mix(spec.seed ^ u64::from(std::process::id()) ^ (clock_ns() << 20));
         let parts = std::mem::take(&mut device.parts);
         let mut lanes = Vec::new();
-        for (index, (queue, part)) in device.queues.drain(..).zip(parts).enumerate() {
-            let lane = Lane::new(queue, index as u16, device.buffers_address, part, spec, run);
-            lanes.extend(lane.map(|lane| (index, lane)));
+        let disks = device.queues.drain(..).zip(device.buffers.drain(..)).zip(parts);
+        for (index, ((queue, buffers), part)) in disks.enumerate() {
+            lanes.push((index, Lane::new(queue, index as u16, buffers, part, spec, run)));
         }
         let mut load = Self {
             spec: spec.clone(),

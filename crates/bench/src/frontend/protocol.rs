@@ -9,8 +9,12 @@ use serde::Serialize;
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
 pub enum Protocol {
-    /// virtio-blk over vhost-user
+    /// virtio-blk over vhost-user, by libblkio
     VhostUser,
+    /// virtio-blk over vhost-user, by the driver that scsi has too
+    Blk,
+    /// virtio-scsi over vhost-user, one disk of the device (--lun)
+    Scsi,
     /// NBD on a unix socket, one connection a queue
     Nbd,
 }
@@ -21,10 +25,15 @@ impl Protocol {
         self.into()
     }
 
+    /// Whether it is spoken over vhost-user.
+    pub(crate) fn is_device(self) -> bool {
+        self != Self::Nbd
+    }
+
     /// What it calls one of several ways to the disk.
     pub(crate) fn queue_word(self) -> &'static str {
         match self {
-            Self::VhostUser => "queue",
+            Self::VhostUser | Self::Blk | Self::Scsi => "queue",
             Self::Nbd => "connection",
         }
     }

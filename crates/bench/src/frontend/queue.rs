@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::event::PollFd;
 
 use super::buffers::Loan;
-use super::{Error, nbd, vhost_user};
+use super::{Error, nbd, vhost_user, virtio};
 
 /// The end of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub(crate) struct Completion {
 pub(crate) enum Queue {
     /// A virtqueue.
     VhostUser(Box<vhost_user::Queue>),
+    /// A virtqueue that our own driver drives.
+    Virtio(Box<virtio::Queue>),
     /// A connection to an NBD server.
     Nbd(Box<nbd::Connection>),
 }
@@ -29,6 +31,7 @@ impl Queue {
     pub(crate) fn read(&mut self, offset: u64, data: Loan, slot: u16) {
         match self {
             Self::VhostUser(queue) => queue.read(offset, &data, slot),
+            Self::Virtio(queue) => queue.read(offset, &data, slot),
             Self::Nbd(connection) => connection.read(offset, data, slot),
         }
     }
@@ -37,6 +40,7 @@ impl Queue {
     pub(crate) fn write(&mut self, offset: u64, data: Loan, slot: u16) {
         match self {
             Self::VhostUser(queue) => queue.write(offset, &data, slot),
+            Self::Virtio(queue) => queue.write(offset, &data, slot),
             Self::Nbd(connection) => connection.write(offset, data, slot),
         }
     }
@@ -45,6 +49,7 @@ impl Queue {
     pub(crate) fn flush(&mut self, slot: u16) {
         match self {
             Self::VhostUser(queue) => queue.flush(slot),
+            Self::Virtio(queue) => queue.flush(slot),
             Self::Nbd(connection) => connection.flush(slot),
         }
     }
@@ -53,6 +58,7 @@ impl Queue {
     pub(crate) fn reap(&mut self, least: usize, wait: Duration) -> Result<usize, Error> {
         match self {
             Self::VhostUser(queue) => queue.reap(least, wait),
+            Self::Virtio(queue) => queue.reap(least, wait).map_err(|cause| Error::Ring { cause }),
             Self::Nbd(connection) => connection.reap(least, wait).map_err(|cause| Error::Connection { cause }),
         }
     }
@@ -61,6 +67,7 @@ impl Queue {
     pub(crate) fn completion(&self, index: usize) -> Completion {
         match self {
             Self::VhostUser(queue) => queue.completion(index),
+            Self::Virtio(queue) => queue.completion(index),
             Self::Nbd(connection) => connection.completion(index),
         }
     }
@@ -69,6 +76,8 @@ impl Queue {
     pub(crate) fn announce(&mut self, enabled: bool) {
         match self {
             Self::VhostUser(queue) => queue.announce(enabled),
+            // Each announcement is asked for when it is waited for.
+            Self::Virtio(_) => {}
             // A socket always says what has come.
             Self::Nbd(_) => {}
         }
@@ -78,6 +87,7 @@ impl Queue {
     pub(crate) fn announcement(&self) -> Option<PollFd<'_>> {
         match self {
             Self::VhostUser(queue) => queue.announcement(),
+            Self::Virtio(queue) => queue.announcement(),
             Self::Nbd(connection) => Some(connection.announcement()),
         }
     }
@@ -86,6 +96,7 @@ impl Queue {
     pub(crate) fn clear_announcement(&self) {
         match self {
             Self::VhostUser(queue) => queue.clear_announcement(),
+            Self::Virtio(queue) => queue.clear_announcement(),
             // It is clear once the replies have been received.
             Self::Nbd(_) => {}
         }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
+use values::Lun;
 
 use super::protocol::Protocol;
 use crate::parse;
@@ -64,6 +65,16 @@ pub struct Spec {
     /// What the servers speak, ours and the others
     #[arg(long, value_enum, value_name = "PROTOCOL", default_value_t = Protocol::VhostUser)]
     pub protocol: Protocol,
+
+    /// The disk of a SCSI device, such as 3, or 1:0 with its target [default: 0]
+    #[arg(long, value_name = "LUN")]
+    pub lun: Option<Lun>,
+
+    /// Let servers of SCSI devices run a second time each, with a persistent reservation that this frontend has
+    ///
+    /// Write Exclusive (SPC-5). With --socket there is one run, with the reservation, which is left behind.
+    #[arg(long)]
+    pub reserve: bool,
 
     /// Direction and order of requests
     #[arg(long, value_enum, default_value_t = Rw::RandRead)]
@@ -148,6 +159,8 @@ impl Default for Spec {
     fn default() -> Self {
         Self {
             protocol: Protocol::VhostUser,
+            lun: None,
+            reserve: false,
             rw: Rw::RandRead,
             mix: 70,
             block_bytes: 4096,

@@ -9,7 +9,7 @@ use blkio::{Blkio, Blkioq, Errno, ReqFlags};
 use rustix::event::{PollFd, PollFlags};
 
 use super::Error;
-use super::buffers::Loan;
+use super::buffers::{Buffers, Loan};
 use super::device::{Device, Memory};
 use super::queue::{self, Completion};
 use super::spec::{Limits, Spec};
@@ -38,7 +38,8 @@ pub(crate) fn set_up(socket: &Path, spec: &Spec) -> Result<Device, Error> {
     blkio.map_mem_region(&region).map_err(failed("share the buffers"))?;
     let queues = outcome.queues.into_iter().chain(outcome.poll_queues);
     let queues = queues.map(|queue| queue::Queue::VhostUser(Box::new(Queue::new(queue, spec.depth)))).collect();
-    Ok(Device { queues, buffers_address: region.addr, parts, limits, memory: Memory::Libblkio(blkio) })
+    let buffers = Buffers::side_by_side(region.addr, spec);
+    Ok(Device { queues, buffers, parts, limits, memory: Memory::Libblkio(blkio) })
 }
 
 fn connect(socket: &Path, read_only: bool) -> Result<Blkio, Error> {

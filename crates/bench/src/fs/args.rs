@@ -9,7 +9,6 @@ use clap::{ValueEnum, ValueHint};
 use serde::Serialize;
 
 use super::contest::{Contender, JobResults, Kind, Outcome, Rules, hold};
-use super::device::Shape;
 use super::job::Job;
 use super::lane::LISTING_BYTES;
 use super::load::Load;
@@ -19,6 +18,7 @@ use super::syscalls::{self, Tool};
 use super::table;
 use crate::args::{Cpus, Json};
 use crate::environment::Mount;
+use crate::fs::shape::Shape;
 use crate::parse;
 use crate::progress::Progress;
 

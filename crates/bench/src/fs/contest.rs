@@ -8,7 +8,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
-use super::device::{ConnectError, Shape};
 use super::job::Job;
 use super::lane::Order;
 use super::load::Load;
@@ -18,8 +17,10 @@ use super::scratch::{READ_FILE, Scratch, WRITE_FILE};
 use super::session::{CountedStep, Mounted, Session};
 use super::syscalls::Tool;
 use crate::contest::{self, Results, hold as take_turns};
+use crate::driver::ConnectError;
 use crate::fio;
 use crate::frontend::{Report, Rw, Spec};
+use crate::fs::shape::Shape;
 use crate::progress::Progress;
 use crate::server::{Server, Template, sockets};
 use crate::words::count;

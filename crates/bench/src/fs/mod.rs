@@ -1,15 +1,13 @@
 //! `bench fs`: a load on a server of directories, ours or a peer's, over FUSE or 9P.
 //!
-//! From below: `queue` is the driver's side of virtio, `device` the vhost-user connection, and `qemu` a virtual machine
-//! without a guest, for a server that is a part of one. `fuse` and `p9` each put requests of their protocol on a queue or a
-//! socket, mount, prepare a `job` in a `scratch` directory, and do its operations as a `lane`. `run` does so for how long, `session` ties them together, and `contest` lets `servers`
-//! do so in turn.
+//! From below: [`crate::driver`] has queues and the vhost-user connection, and `qemu` a virtual machine without a guest, for a
+//! server that is a part of one. `fuse` and `p9` each put requests of their protocol on a queue or a socket, mount, prepare a
+//! `job` in a `scratch` directory, and do its operations as a `lane`. `run` does so for how long, `session` ties them
+//! together, and `contest` lets `servers` do so in turn.
 
 mod args;
-mod bytes;
 mod check;
 mod contest;
-mod device;
 mod fuse;
 mod job;
 mod lane;
@@ -18,12 +16,11 @@ mod p9;
 mod patience;
 mod protocol;
 mod qemu;
-mod queue;
 mod run;
 mod scratch;
 mod servers;
 mod session;
-mod slots;
+mod shape;
 mod syscalls;
 mod table;
 

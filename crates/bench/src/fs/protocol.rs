@@ -43,12 +43,6 @@ impl Protocol {
     pub(crate) fn is_stream(self) -> bool {
         matches!(self, Self::P9Unix | Self::P9Tcp)
     }
-
-    /// What is read and what is left when a server is written `PROTOCOL:SERVER`.
-    pub(crate) fn split(text: &str) -> (Option<Self>, &str) {
-        let known = |(word, rest)| Self::from_str(word, false).ok().map(|protocol| (Some(protocol), rest));
-        text.split_once(':').and_then(known).unwrap_or((None, text))
-    }
 }
 
 impl fmt::Display for Protocol {
@@ -110,6 +104,7 @@ impl fmt::Display for Address {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::spoken;
 
     #[test]
     fn names_are_those_of_the_option() {
@@ -121,10 +116,10 @@ mod tests {
 
     #[test]
     fn a_prefix_is_a_protocol_or_a_part_of_the_command() {
-        assert_eq!(Protocol::split("9p+tcp:diod"), (Some(Protocol::P9Tcp), "diod"));
-        assert_eq!(Protocol::split("virtiofs:a b:c"), (Some(Protocol::Virtiofs), "a b:c"));
-        assert_eq!(Protocol::split("peer --at unix:{socket}"), (None, "peer --at unix:{socket}"));
-        assert_eq!(Protocol::split("diod"), (None, "diod"));
+        assert_eq!(spoken::<Protocol>("9p+tcp:diod"), (Some(Protocol::P9Tcp), "diod"));
+        assert_eq!(spoken::<Protocol>("virtiofs:a b:c"), (Some(Protocol::Virtiofs), "a b:c"));
+        assert_eq!(spoken::<Protocol>("peer --at unix:{socket}"), (None, "peer --at unix:{socket}"));
+        assert_eq!(spoken::<Protocol>("diod"), (None, "diod"));
     }
 
     #[test]

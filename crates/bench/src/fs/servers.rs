@@ -8,7 +8,7 @@ use super::args::Args;
 use super::contest::{Contender, Kind};
 use super::protocol::{Address, Protocol};
 use super::qemu::Qemu;
-use crate::args::{number_namesakes, split};
+use crate::args::{number_namesakes, split, spoken, tell_protocol};
 use crate::fio;
 use crate::programs::{self, VIRTIOFSD_DIRECTORIES};
 use crate::server::Template;
@@ -42,7 +42,7 @@ impl Args {
         }
         let servers = contenders.iter().map(|contender| contender.protocol);
         if servers.clone().zip(servers.skip(1)).any(|(one, other)| one != other) {
-            contenders.iter_mut().for_each(tell_protocol);
+            contenders.iter_mut().for_each(|contender| tell_protocol(&mut contender.name, contender.protocol));
         }
         if self.host_fio {
             let host = fio::Host { direct: self.load.direct, extra: Vec::new(), cpus: self.cpus.servers().to_vec() };
@@ -89,7 +89,7 @@ impl Args {
     }
 
     fn peer(&self, vringd: &Path, peer: &str) -> Result<Contender> {
-        let (asked, server) = Protocol::split(peer);
+        let (asked, server) = spoken(peer);
         let protocol = asked.unwrap_or(self.protocol);
         let (name, path) = server.split_once('=').unwrap_or((server, ""));
         let wrong = |speaks: &str| format!("--against {peer:?}: {name} speaks {speaks}");
@@ -167,15 +167,6 @@ impl Args {
     fn more_arguments(&self) -> Result<Vec<String>> {
         split("--against-args", self.against_args.as_deref().unwrap_or(""))
     }
-}
-
-/// Puts the protocol into a contender's name, behind the program.
-fn tell_protocol(contender: &mut Contender) {
-    let (program, rest) = contender
-        .name
-        .split_once(' ')
-        .map_or((&contender.name[..], String::new()), |(program, rest)| (program, format!(" {rest}")));
-    contender.name = format!("{program} {}{rest}", contender.protocol);
 }
 
 /// The path that was said, or where the program is found, or its name.

@@ -6,7 +6,6 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::device::{ConnectError, Shape};
 use super::fuse;
 use super::job::Job;
 use super::lane::{Lane, Order};
@@ -15,7 +14,9 @@ use super::protocol::{Address, Protocol};
 use super::qemu::{KickCost, Ram};
 use super::run::{Conditions, do_step, run};
 use super::syscalls::{Calls, Counter, Tool, around};
+use crate::driver::ConnectError;
 use crate::frontend::Report;
+use crate::fs::shape::Shape;
 
 /// Operations of a counted step; a listing counts once.
 const COUNTED: usize = 2048;

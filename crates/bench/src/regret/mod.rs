@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::ValueHint;
 use serde::Serialize;
+use values::Lun;
 
 use crate::args::{Json, split};
 use crate::contest::{Results, hold};
@@ -190,8 +191,16 @@ fn contenders(vringd: &Path, on: On, ours: &str) -> Result<Vec<Contender>> {
     all.into_iter()
         .map(|(name, window)| {
             let arguments = format!("{} --poll {window} {ours}", on.arguments());
-            let template = our_command(Protocol::VhostUser, vringd, &arguments, on.lies_in(Path::new("")).is_some())?;
-            Ok(Contender { name: name.to_owned(), kind: Kind::Server(template) })
+            let template = our_command(
+                (Protocol::VhostUser, Lun::default()),
+                vringd,
+                &arguments,
+                on.lies_in(Path::new("")).is_some(),
+            )?;
+            Ok(Contender {
+                name: name.to_owned(),
+                kind: Kind::Server { template, protocol: Protocol::VhostUser, reserve: false },
+            })
         })
         .collect()
 }
@@ -226,7 +235,7 @@ mod tests {
         let commands: Vec<String> = contenders
             .iter()
             .map(|contender| match &contender.kind {
-                Kind::Server(template) => template.expand(Path::new("S"), Some(Path::new("I"))).join(" "),
+                Kind::Server { template, .. } => template.expand(Path::new("S"), Some(Path::new("I"))).join(" "),
                 Kind::Fio(_) => String::new(),
             })
             .collect();

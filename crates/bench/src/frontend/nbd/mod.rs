@@ -23,6 +23,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use super::Error;
+use super::buffers::Buffers;
 use super::device::{Device, Memory};
 use super::queue::Queue;
 use super::spec::{Limits, Spec};
@@ -59,8 +60,8 @@ pub(crate) fn set_up(socket: &Path, spec: &Spec) -> Result<Device, Error> {
     let connection = |stream: UnixStream| Connection::new(stream.into(), spec.depth, spec.block_bytes);
     let queues = streams.into_iter().map(|stream| Queue::Nbd(Box::new(connection(stream)))).collect();
     let mut memory = vec![0; spec.buffer_bytes() as usize + PAGE_BYTES];
-    let buffers_address = (memory.as_mut_ptr() as usize).next_multiple_of(PAGE_BYTES);
-    Ok(Device { queues, buffers_address, parts, limits, memory: Memory::Own(memory) })
+    let buffers = Buffers::side_by_side((memory.as_mut_ptr() as usize).next_multiple_of(PAGE_BYTES), spec);
+    Ok(Device { queues, buffers, parts, limits, memory: Memory::Own(memory) })
 }
 
 fn connect(socket: &Path) -> Result<(UnixStream, Export), Error> {

@@ -12,7 +12,7 @@ use super::port::{Port, Reply, Request};
 use super::wire::{
     ATTR_BYTES, ENTRY_BYTES, FORGET_ONE_BYTES, Granted, INIT_BYTES, OPEN_BYTES, ROOT, WRITE_BYTES, opcode,
 };
-use crate::fs::bytes::{Encoder, u32_at, u64_at};
+use crate::bytes::{Encoder, u32_at, u64_at};
 use crate::fs::patience::{NO_ENTRY, NOT_IMPLEMENTED, error, wait_for};
 
 /// What Linux asks for as read-ahead.

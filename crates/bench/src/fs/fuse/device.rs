@@ -5,8 +5,9 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 
 use super::port::{LAYOUT, Port};
-use crate::fs::bytes::u32_at;
-use crate::fs::device::{ConnectError, Device as Link, QueuePlan, Shape};
+use crate::bytes::u32_at;
+use crate::driver::{ConnectError, Device as Link, QueuePlan};
+use crate::fs::shape::Shape;
 
 /// Slots of the high-priority queue, and the data of one: FORGET needs little, BATCH_FORGET 16 bytes for each node.
 const FORGETS: u16 = 64;

@@ -10,9 +10,10 @@ use super::device::Device;
 use super::fixture::Fixture;
 use super::lane::Lane;
 use super::port::Port;
-use crate::fs::device::{ConnectError, Shape};
+use crate::driver::ConnectError;
 use crate::fs::lane::Order;
 use crate::fs::session::{self, Agreed, Mounted};
+use crate::fs::shape::Shape;
 
 /// A frontend that is connected and has initialized FUSE.
 pub(crate) struct Mount {

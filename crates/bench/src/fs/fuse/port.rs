@@ -7,9 +7,8 @@ use anyhow::{Result, ensure};
 use frontkit::Area;
 
 use super::wire::{IN_HEADER_BYTES, Ids, OUT_HEADER_BYTES, OutHeader, in_header};
-use crate::fs::bytes::Encoder;
-use crate::fs::queue::Queue;
-use crate::fs::slots::{Layout, SlotQueue};
+use crate::bytes::Encoder;
+use crate::driver::{Layout, Queue, SlotQueue};
 
 /// Where a slot's buffers lie.
 const ARGS_AT: usize = 64;

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 
-use crate::fs::bytes::{Encoder, field, u32_at, u64_at};
+use crate::bytes::{Encoder, field, u32_at, u64_at};
 
 /// The protocol that INIT offers.
 pub(crate) const MAJOR: u32 = 7;
@@ -218,7 +218,7 @@ pub(crate) fn dir_entry(bytes: &[u8], is_plus: bool) -> Result<(DirEntry<'_>, us
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fs::bytes::encoded;
+    use crate::bytes::encoded;
 
     #[test]
     fn requests_have_the_sizes_of_the_kernel_header() {

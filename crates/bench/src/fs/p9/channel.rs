@@ -7,7 +7,7 @@ use anyhow::{Result, bail, ensure};
 use super::ring::Ring;
 use super::stream::Stream;
 use super::wire::{HEADER_BYTES, Header, NO_TAG, READ_HEAD_BYTES, kind};
-use crate::fs::bytes::{Encoder, u32_at};
+use crate::bytes::{Encoder, u32_at};
 use crate::fs::patience::wait_for;
 
 /// What a request is, besides its fields.
@@ -215,7 +215,7 @@ impl Channel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fs::bytes::encoded;
+    use crate::bytes::encoded;
 
     fn judge(request: Request, reply: &[u8]) -> Result<Reply> {
         let mut slots = Slots::new(2);

@@ -11,7 +11,7 @@ use super::wire::{
     ATTR_BYTES, ATTR_QID_AT, ATTR_SIZE_AT, IO_HEADER_BYTES, NO_FID, QID_BYTES, STATS_BASIC, VERSION, kind, qid_path_at,
     string_at, walked,
 };
-use crate::fs::bytes::{Encoder, u32_at, u64_at};
+use crate::bytes::{Encoder, u32_at, u64_at};
 use crate::fs::patience::{NOT_IMPLEMENTED, NOT_SUPPORTED, error};
 
 /// The fid of the directory that a server shares.
@@ -222,7 +222,7 @@ fn parse_version(fields: &[u8], asked: u32) -> Result<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fs::bytes::encoded;
+    use crate::bytes::encoded;
 
     #[test]
     fn a_version_is_ours_and_an_msize_within_what_was_asked() {

@@ -12,11 +12,12 @@ use super::lane::Lane;
 use super::ring::{LAYOUT, Ring};
 use super::stream::Stream;
 use super::wire::IO_HEADER_BYTES;
-use crate::fs::device::{ConnectError, Device, Shape};
+use crate::driver::{ConnectError, Device};
 use crate::fs::lane::Order;
 use crate::fs::protocol::Address;
 use crate::fs::qemu::{KickCost, Ram, Started};
 use crate::fs::session::{self, Agreed, Mounted};
+use crate::fs::shape::Shape;
 
 /// VIRTIO_9P_MOUNT_TAG (virtio 1.3, 5.15.3), which Linux's driver does not do without.
 const MOUNT_TAG: u64 = 1;

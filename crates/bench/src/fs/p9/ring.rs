@@ -11,9 +11,8 @@ use frontkit::Area;
 
 use super::channel::{Reply, Request, Slots};
 use super::wire::{HEADER_BYTES, READ_HEAD_BYTES};
-use crate::fs::bytes::{Encoder, u32_at};
-use crate::fs::queue::Queue;
-use crate::fs::slots::{Layout, SlotQueue};
+use crate::bytes::{Encoder, u32_at};
+use crate::driver::{Layout, Queue, SlotQueue};
 
 /// Where a slot's buffers lie. A request without data is at most a Twalk with all its names.
 const REQUEST_BYTES: usize = 5120;

@@ -15,7 +15,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 
 use super::channel::{Reply, Request, Slots};
 use super::wire::{HEADER_BYTES, Header, WRITE_HEAD_BYTES};
-use crate::fs::bytes::Encoder;
+use crate::bytes::Encoder;
 use crate::fs::patience::LOOK_INTERVAL;
 use crate::fs::protocol::Address;
 
@@ -244,7 +244,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use super::*;
-    use crate::fs::bytes::encoded;
+    use crate::bytes::encoded;
     use crate::fs::p9::channel::Channel;
     use crate::fs::p9::wire::kind;
 

@@ -12,14 +12,14 @@ use std::time::Duration;
 use clap::ValueEnum;
 
 use super::wire::{AT_REMOVEDIR, NO_TAG, kind, open};
-use crate::fs::bytes::{encoded, u16_at, u32_at, u64_at};
-use crate::fs::device::Shape;
+use crate::bytes::{encoded, u16_at, u32_at, u64_at};
 use crate::fs::job::Job;
 use crate::fs::lane::Order;
 use crate::fs::protocol::{Address, Protocol};
 use crate::fs::run::Conditions;
 use crate::fs::scratch::{Amounts, Scratch, WORK};
 use crate::fs::session::{Agreed, Session};
+use crate::fs::shape::Shape;
 
 /// EOPNOTSUPP.
 const NOT_SUPPORTED: u32 = 95;

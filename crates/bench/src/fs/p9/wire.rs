@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 
-use crate::fs::bytes::{Encoder, field, u16_at, u32_at, u64_at};
+use crate::bytes::{Encoder, field, u16_at, u32_at, u64_at};
 
 /// The dialect that is asked for.
 pub(crate) const VERSION: &[u8] = b"9P2000.L";
@@ -149,7 +149,7 @@ pub(crate) fn dir_entry(bytes: &[u8]) -> Result<(DirEntry<'_>, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fs::bytes::encoded;
+    use crate::bytes::encoded;
 
     #[test]
     fn messages_are_those_of_the_specification() {

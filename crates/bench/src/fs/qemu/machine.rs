@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use frontkit::{Area, Areas, Memory};
 
-use crate::fs::device::QueuePlan;
+use crate::driver::QueuePlan;
 
 /// The program, where it is on the path.
 const PROGRAM: &str = "qemu-system-x86_64";

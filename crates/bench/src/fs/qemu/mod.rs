@@ -17,13 +17,13 @@ use anyhow::Result;
 use frontkit::Area;
 use frontkit::feature::{EVENT_IDX, VERSION_1};
 
-pub(crate) use doorbell::{Doorbell, KickCost};
+pub(crate) use doorbell::KickCost;
 pub(crate) use machine::{Qemu, Ram};
 
 use mmio::Transport;
 use qtest::Qtest;
 
-use super::queue::{Bell, Queue};
+use crate::driver::{Bell, Queue};
 
 /// A device with its one queue.
 pub(crate) struct Started {
@@ -49,6 +49,6 @@ impl Ram {
         let mut doorbell = transport.into_doorbell();
         let kick_cost = doorbell.cost(server_pid)?;
         let ring = frontkit::Queue::new(memory, areas, queue_size, features & EVENT_IDX != 0);
-        Ok(Started { queue: Queue::new(ring, Bell::Register(doorbell)), buffers, kick_cost })
+        Ok(Started { queue: Queue::new(ring, Bell::Register(Box::new(move || doorbell.ring()))), buffers, kick_cost })
     }
 }

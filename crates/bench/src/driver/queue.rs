@@ -5,15 +5,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use frontkit::{Buffer, Eventfds, Used};
-
-use super::qemu::Doorbell;
+use rustix::event::{PollFd, PollFlags};
 
 /// How a device is told that there are requests, and how it tells that it has used some.
 pub(crate) enum Bell {
     /// vhost-user's way.
     Eventfds(Eventfds),
-    /// A register of a device of QEMU's. Its interrupts go nowhere, so that what it has used is looked for.
-    Register(Doorbell),
+    /// What writes to a register of a device of QEMU's. Its interrupts go nowhere, so that what it has used is looked for.
+    Register(Box<dyn FnMut() -> Result<()> + Send>),
 }
 
 /// One queue. A chain takes descriptors that follow each other.
@@ -34,12 +33,17 @@ impl Queue {
         self.ring.add(buffers, |position| head + position as u16);
     }
 
+    /// Enters a chain again that the device has used.
+    pub(crate) fn enter(&mut self, head: u16) {
+        self.ring.enter(head);
+    }
+
     /// Shows the device what was added, and kicks it if it wants to be.
     pub(crate) fn publish(&mut self) -> Result<()> {
         match (self.ring.publish(), &mut self.bell) {
             (false, _) => Ok(()),
             (true, Bell::Eventfds(eventfds)) => eventfds.kick().context("cannot kick"),
-            (true, Bell::Register(doorbell)) => doorbell.ring(),
+            (true, Bell::Register(ring)) => ring(),
         }
     }
 
@@ -62,6 +66,25 @@ impl Queue {
         }
         self.ring.disarm();
         Ok(self.has_used())
+    }
+
+    /// What to poll for until the device has used a chain; `None` where it cannot say so. Behind the poll,
+    /// [`Queue::clear_announcement`].
+    pub(crate) fn announcement(&self) -> Option<PollFd<'_>> {
+        let Bell::Eventfds(eventfds) = &self.bell else { return None };
+        if !self.ring.arm() {
+            // It has by now, and may not say so any more. It can be told twice.
+            let _told = eventfds.call.write(1);
+        }
+        Some(PollFd::from_borrowed_fd(frontkit::borrow(&eventfds.call), PollFlags::IN))
+    }
+
+    /// As if nothing had been announced.
+    pub(crate) fn clear_announcement(&self) {
+        if let Bell::Eventfds(eventfds) = &self.bell {
+            eventfds.take_call();
+        }
+        self.ring.disarm();
     }
 
     fn look(&self, limit: Duration) -> bool {

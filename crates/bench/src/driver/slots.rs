@@ -27,7 +27,7 @@ impl Layout {
         }
     }
 
-    fn stride(self, data_bytes: usize) -> usize {
+    pub(crate) fn stride(self, data_bytes: usize) -> usize {
         self.data_at + data_bytes.next_multiple_of(4096)
     }
 }
@@ -68,6 +68,11 @@ impl SlotQueue {
             count += 1;
         }
         self.queue.add(slot * self.layout.descriptors, &chain[..count]);
+    }
+
+    /// Enters the request again that a slot had last and that the server has used.
+    pub(crate) fn again(&mut self, slot: u16) {
+        self.queue.enter(slot * self.layout.descriptors);
     }
 
     /// The slot of the next request that the server has used, if there is one, and how many bytes it wrote.
