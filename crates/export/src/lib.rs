@@ -52,7 +52,7 @@ pub use ring::Ring;
 pub use scsi::{ScsiOptions, UnitOptions, UnitStatus};
 pub use status::{Content, ExportStatus, RingState, RingStatus, SessionCounts};
 pub use stream::{Admission, CONNECTIONS, CONNECTIONS_MAX, StreamError, StreamListener};
-pub use trace::{LOCK, OTHER, Object, Recorder, SlowRequest, Taken, Times, Wait, What};
+pub use trace::{LOCK, OTHER, Object, READERS_MAX, Recorder, SlowRequest, Taken, Times, Wait, What};
 pub use vring::CRASH_POINTS;
 pub use workers::DAEMON;
 

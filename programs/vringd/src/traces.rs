@@ -9,7 +9,7 @@ use control::ApiError;
 use control::model::Span;
 use control::model::trace::{NewTrace, Trace, TraceNews};
 use engine::monotonic_ns;
-use export::{Export, Times};
+use export::{Export, READERS_MAX, Times};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 /// How long a trace lasts without a word from its reader, in nanoseconds.
 const LEASE_NS: u64 = 10_000_000_000;
 /// Traces at one time: each keeps a bounded number of requests of each export.
-const TRACES_MAX: usize = 8;
+const TRACES_MAX: usize = READERS_MAX;
 
 /// The traces of a daemon.
 #[derive(Debug, Default)]
@@ -122,11 +122,10 @@ impl Daemon {
         let known = {
             let mut live = self.traces.lock();
             let known = live.renew(id, now_ns)?;
-            let answered = known.look(&exports);
-            (known.slower_than_ns(), known.until_ns, answered)
+            (known.slower_than_ns(), known.until_ns)
         };
-        let (slower_than_ns, until_ns, answered) = known;
-        let mut news = TraceNews { answered, ..TraceNews::default() };
+        let (slower_than_ns, until_ns) = known;
+        let mut news = TraceNews::default();
         let (mut told, mut times) = (Vec::new(), Times::default());
         for export in &exports {
             export.recorder().arm(id, slower_than_ns, until_ns, now_ns);
@@ -136,6 +135,8 @@ impl Daemon {
             times += taken.times;
             told.extend(taken.requests.into_iter().map(|request| (export.name(), request)));
         }
+        // Behind them, so that there are not more slow ones than all.
+        news.answered = self.traces.lock().renew(id, now_ns)?.look(&exports);
         told.sort_by_key(|(_, request)| request.taken_ns + request.shown_ns);
         let clock = Clock::now();
         news.requests =

@@ -9,7 +9,7 @@ use values::{FieldError, Lun, Span};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewTrace {
-    /// Requests that take this long or longer are told, 1us to 1h. The time counts that they can have waited in their ring.
+    /// Requests that take this long or longer are told, 1us to 3600s. The time counts that they can have waited in their ring.
     pub slower_than: Span,
     /// Those of this export only; of all exports when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]

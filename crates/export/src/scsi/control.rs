@@ -17,7 +17,8 @@ use std::sync::{Arc, Weak};
 use vhost_user::RingStart;
 use vring::Segment;
 
-/// Requests that wait for tasks, at most: more are taken when these have been answered. Each ring looks at all of them in each turn.
+/// Requests that wait for tasks, at most: more are taken when these have been answered. Each ring looks at all of them with each request
+/// that begins or ends.
 const WAITING_MAX: usize = 16;
 
 /// A request on the control queue.
@@ -142,8 +143,10 @@ impl ControlRing {
         let unit = which.lun.map(|number| Object::Unit(values::Lun { target: which.target, number }));
         self.turns.trace.asks(What { object: unit, range: None });
         let word = tasks::ask(&self.turns.label, which, question, io.reply_by(OTHER, Token::request(head)));
-        let request = &mut self.ring.slot(head).request;
-        (request.word, request.then) = (word, then);
+        let slot = self.ring.slot(head);
+        (slot.request.word, slot.request.then) = (word, then);
+        // For requests that are asked after themselves.
+        slot.waits();
         self.turns.trace.pending(head, io);
     }
 
@@ -253,7 +256,10 @@ impl Attachment for ControlRing {
         {
             self.start(head, io);
         }
-        self.ring.busy().filter_map(|(_, slot)| slot.request.word.upgrade()).for_each(|word| word.give_up());
+        let mut waiting: Vec<_> =
+            self.ring.busy().map(|(_, slot)| (slot.started_ns, slot.request.word.clone())).collect();
+        waiting.sort_by_key(|(started_ns, _)| *started_ns);
+        waiting.iter().filter_map(|(_, word)| word.upgrade()).for_each(|word| word.give_up());
     }
 
     /// All of them wait for tasks of other rings.

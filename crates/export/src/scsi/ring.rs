@@ -80,8 +80,17 @@ struct Fence {
     which: Which,
     /// The number of the first task that is not waited for.
     until: u64,
+    /// Those that have been taken, and have not ended.
+    left: usize,
     /// Dropped when they have ended.
-    _word: Arc<Word>,
+    word: Arc<Word>,
+}
+
+impl Fence {
+    /// Whether a task with this number is one of them.
+    fn is_for(&self, lun: Lun, tag: u64, number: u64) -> bool {
+        number < self.until && self.which.is(lun, tag)
+    }
 }
 
 /// One request queue of a device.
@@ -196,34 +205,55 @@ impl ScsiRing {
     /// Somebody asks after tasks: says its word by letting go of it.
     pub(super) fn asked(&mut self, which: Which, question: Question, word: Arc<Word>) {
         match question {
-            Question::Exist if self.has_task(which, u64::MAX) => word.found(),
+            Question::Exist if self.tasks(which) > 0 => word.found(),
             Question::Exist => {}
             Question::End => {
+                // A queue that completes nothing looks at none of them: those whose asker has gone end here.
+                self.fences.retain(|fence| fence.word.is_wanted());
                 // What a queue that is disabled has not taken is answered once it is enabled, and nobody takes it back.
                 let until = self.taken + if self.ring.queue.is_broken() { 0 } else { self.ring.queue.pending() as u64 };
-                if self.has_task(which, until) {
-                    self.fences.push(Fence { which, until, _word: word });
-                }
+                let left = self.tasks(which);
+                self.fences.push(Fence { which, until, left, word });
+                self.look_at_fences();
             }
         }
     }
 
-    /// Whether one of these tasks is under way that was taken before number `until`, or may be among those that were not taken yet.
-    fn has_task(&self, which: Which, until: u64) -> bool {
+    /// How many of these tasks are under way.
+    fn tasks(&self, which: Which) -> usize {
         let is_one = |request: &ScsiRequest| {
             let unit = request.unit.and_then(|place| self.entries.get(usize::from(place))?.as_ref());
-            unit.is_some_and(|entry| which.is(entry.unit.lun, request.tag)) && request.number < until
+            unit.is_some_and(|entry| which.is(entry.unit.lun, request.tag))
         };
-        let waits = until != u64::MAX && self.taken < until && !self.ring.queue.is_broken();
-        waits || self.ring.busy().any(|(_, slot)| is_one(&slot.request))
+        self.ring.busy().filter(|(_, slot)| is_one(&slot.request)).count()
     }
 
     /// Says its word to those whose tasks have ended.
     #[cold]
     fn look_at_fences(&mut self) {
-        let mut fences = std::mem::take(&mut self.fences);
-        fences.retain(|fence| self.has_task(fence.which, fence.until));
-        self.fences = fences;
+        let (taken, is_broken) = (self.taken, self.ring.queue.is_broken());
+        self.fences.retain(|fence| fence.left > 0 || (taken < fence.until && !is_broken));
+    }
+
+    /// A request has found its unit, and is a task from now on.
+    #[cold]
+    fn task_begins(&mut self, lun: Lun, head: u16) {
+        let (tag, number) = self.named(head);
+        let fences = self.fences.iter_mut().filter(|fence| fence.is_for(lun, tag, number));
+        fences.for_each(|fence| fence.left += 1);
+    }
+
+    /// It is none any more.
+    #[cold]
+    fn task_ends(&mut self, lun: Lun, head: u16) {
+        let (tag, number) = self.named(head);
+        let fences = self.fences.iter_mut().filter(|fence| fence.is_for(lun, tag, number));
+        fences.for_each(|fence| fence.left -= 1);
+    }
+
+    fn named(&mut self, head: u16) -> (u64, u64) {
+        let request = &self.ring.slot(head).request;
+        (request.tag, request.number)
     }
 
     #[inline]
@@ -281,6 +311,9 @@ impl ScsiRing {
                     entry.in_flight += 1;
                 }
                 self.ring.slot(head).request.unit = Some(place);
+                if !self.fences.is_empty() {
+                    self.task_begins(lun, head);
+                }
                 self.command(head, &cdb[..len], again, io);
             }
             None if has_target(&self.list, target) => self.command_to_nobody(head, lun, &cdb[..len], io),
@@ -336,9 +369,13 @@ impl ScsiRing {
             && let Some(entry) = self.entry(place)
         {
             entry.in_flight -= 1;
+            let lun = entry.unit.lun;
             if entry.gone && entry.in_flight == 0 {
                 // Whoever has taken it out of the device holds its storage: nothing is closed here.
                 self.entries[usize::from(place)] = None;
+            }
+            if !self.fences.is_empty() {
+                self.task_ends(lun, head);
             }
         }
         let slot = self.ring.slot(head);
@@ -434,5 +471,14 @@ impl Attachment for ScsiRing {
         while let Some(head) = self.ring.pop_owed(io.now_ns()) {
             self.start(head, true, io);
         }
+        // What was not taken is the next life's, whose end nobody can wait for here.
+        let taken = self.taken;
+        self.fences.retain(|fence| {
+            let comes_to_it = fence.until <= taken;
+            if !comes_to_it {
+                fence.word.give_up();
+            }
+            comes_to_it
+        });
     }
 }

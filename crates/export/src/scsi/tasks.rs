@@ -11,7 +11,7 @@ use crate::Ring;
 use crate::label::Label;
 use engine::Reply;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use values::Lun;
 
 /// Tasks that somebody asks of: of one target, of one unit there, or the one with this tag.
@@ -55,8 +55,8 @@ pub(crate) mod word {
     pub(crate) const GIVEN_UP: i32 = -libc::ECANCELED;
 }
 
-/// The answer of several rings to one question. It is complete when none of them has it any more: a ring that ends, or is lost, has no
-/// task left.
+/// The answer of several rings to one question. It is complete when none of them has it any more: a ring that is lost has no task left,
+/// and one that ends leaves none but to its next life, and then [gives it up](Word::give_up).
 pub(crate) struct Word {
     reply: Mutex<Option<Reply>>,
     found: AtomicBool,
@@ -73,8 +73,17 @@ impl Word {
         self.complete(word::GIVEN_UP);
     }
 
+    /// Somebody waits for it still.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.reply().is_some()
+    }
+
+    fn reply(&self) -> MutexGuard<'_, Option<Reply>> {
+        self.reply.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn complete(&self, result: i32) {
-        if let Some(reply) = self.reply.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(reply) = self.reply().take() {
             reply.complete(result);
         }
     }

@@ -17,6 +17,6 @@ mod tracer;
 #[cfg(test)]
 mod tracer_tests;
 
-pub use recorder::{Recorder, Taken};
+pub use recorder::{READERS_MAX, Recorder, Taken};
 pub use slow::{LOCK, OTHER, Object, SlowRequest, Times, Wait, What};
 pub(crate) use tracer::Tracer;

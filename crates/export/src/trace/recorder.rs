@@ -11,6 +11,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Slow requests that are kept of an export for one reader, until it asks.
 const KEPT_MAX: usize = 256;
+/// Readers of an export, at most.
+pub const READERS_MAX: usize = 8;
 /// How often a ring tries to get the lock.
 const TRIES: usize = 100;
 /// As a bound: nobody wants to know of any.
@@ -23,9 +25,9 @@ pub struct Taken {
     pub requests: Vec<SlowRequest>,
     /// Those for which there was no room, or no time to keep them.
     pub lost: u64,
-    /// All of them, with those that were lost for want of room.
+    /// All of them, with those that were lost.
     pub slow: u64,
-    /// Where their time went.
+    /// Where their time went: that of those which there was time to keep.
     pub times: Times,
 }
 
@@ -39,6 +41,8 @@ impl Taken {
 #[derive(Debug)]
 struct Reader {
     id: u64,
+    /// Its seat.
+    seat: usize,
     slower_than_ns: u64,
     until_ns: u64,
     news: Taken,
@@ -49,6 +53,15 @@ struct Readers {
     all: Vec<Reader>,
 }
 
+/// What is known of a reader without the lock.
+#[derive(Debug)]
+struct Seat {
+    /// Its bound, or [`NOBODY`].
+    slower_than_ns: AtomicU64,
+    /// Requests that no lock was had for, which it has not been told of.
+    missed: AtomicU64,
+}
+
 /// The slow requests of one export. Times are nanoseconds of CLOCK_MONOTONIC, and arguments.
 #[derive(Debug)]
 pub struct Recorder {
@@ -57,8 +70,7 @@ pub struct Recorder {
     /// When the last reader is forgotten.
     until_ns: AtomicU64,
     readers: Mutex<Readers>,
-    /// Requests that no lock was had for, which readers have not been told of.
-    missed: AtomicU64,
+    seats: [Seat; READERS_MAX],
 }
 
 impl Default for Recorder {
@@ -67,7 +79,7 @@ impl Default for Recorder {
             slower_than_ns: AtomicU64::new(NOBODY),
             until_ns: AtomicU64::new(0),
             readers: Mutex::default(),
-            missed: AtomicU64::new(0),
+            seats: std::array::from_fn(|_| Seat { slower_than_ns: AtomicU64::new(NOBODY), missed: AtomicU64::new(0) }),
         }
     }
 }
@@ -92,12 +104,17 @@ impl Recorder {
         let last = readers.all.iter().map(|reader| reader.until_ns).max();
         self.until_ns.store(last.unwrap_or(0), Ordering::Relaxed);
         self.slower_than_ns.store(lowest.unwrap_or(NOBODY), Ordering::Relaxed);
+        for (number, seat) in self.seats.iter().enumerate() {
+            let bound = readers.all.iter().find(|reader| reader.seat == number).map(|reader| reader.slower_than_ns);
+            seat.slower_than_ns.store(bound.unwrap_or(NOBODY), Ordering::Relaxed);
+        }
         if readers.all.is_empty() {
             readers.all = Vec::new();
         }
     }
 
-    /// Who is known by this number wants to know, until `until_ns`, of requests that take longer than this: from now on, or still.
+    /// Who is known by this number wants to know, until `until_ns`, of requests that take longer than this: from now on, or still. One
+    /// more than [`READERS_MAX`] is told of none.
     pub fn arm(&self, reader: u64, slower_than_ns: u64, until_ns: u64, now_ns: u64) {
         // A bound that is no bound is the highest.
         let slower_than_ns = slower_than_ns.min(NOBODY - 1);
@@ -105,13 +122,17 @@ impl Recorder {
         // Made while nobody waits for the lock.
         let news = if is_known { Taken::default() } else { Taken::empty() };
         let mut readers = self.lock();
-        // What was missed when nobody was there is nobody's.
-        if readers.all.is_empty() {
-            self.missed.store(0, Ordering::Relaxed);
-        }
         match readers.all.iter_mut().find(|known| known.id == reader) {
             Some(known) => (known.slower_than_ns, known.until_ns) = (slower_than_ns, until_ns),
-            None => readers.all.push(Reader { id: reader, slower_than_ns, until_ns, news }),
+            None => {
+                readers.all.retain(|known| known.until_ns >= now_ns);
+                let is_free = |seat: &usize| readers.all.iter().all(|known| known.seat != *seat);
+                if let Some(seat) = (0..READERS_MAX).find(is_free) {
+                    // What who sat there before has missed is nobody's.
+                    self.seats[seat].missed.store(0, Ordering::Relaxed);
+                    readers.all.push(Reader { id: reader, seat, slower_than_ns, until_ns, news });
+                }
+            }
         }
         self.settle(&mut readers, now_ns);
     }
@@ -125,18 +146,19 @@ impl Recorder {
 
     /// What has been kept for it since it asked last.
     pub fn take(&self, reader: u64) -> Taken {
-        let has_news = self.missed.load(Ordering::Relaxed) > 0
-            || self.lock().all.iter().any(|known| known.id == reader && known.news != Taken::default());
-        if !has_news {
+        let has_missed = |known: &Reader| self.seats[known.seat].missed.load(Ordering::Relaxed) > 0;
+        let has_news = |known: &Reader| known.news != Taken::default() || has_missed(known);
+        if !self.lock().all.iter().any(|known| known.id == reader && has_news(known)) {
             return Taken::default();
         }
         let empty = Taken::empty();
         let mut readers = self.lock();
-        // Each reader is told of what was missed, as nobody knows whose it was.
-        let missed = self.missed.swap(0, Ordering::Relaxed);
-        readers.all.iter_mut().for_each(|known| known.news.lost += missed);
-        let known = readers.all.iter_mut().find(|known| known.id == reader);
-        known.map(|known| std::mem::replace(&mut known.news, empty)).unwrap_or_default()
+        let Some(known) = readers.all.iter_mut().find(|known| known.id == reader) else { return Taken::default() };
+        let mut taken = std::mem::replace(&mut known.news, empty);
+        let missed = self.seats[known.seat].missed.swap(0, Ordering::Relaxed);
+        taken.lost += missed;
+        taken.slow += missed;
+        taken
     }
 
     /// From how long on some reader wants to know of a request; [`NOBODY`] where none does.
@@ -167,7 +189,12 @@ impl Recorder {
             lock
         });
         let Some(mut readers) = lock else {
-            self.missed.fetch_add(requests.count() as u64, Ordering::Relaxed);
+            for request in requests {
+                let wants = |seat: &&Seat| request.length_ns() >= seat.slower_than_ns.load(Ordering::Relaxed);
+                for seat in self.seats.iter().filter(wants) {
+                    seat.missed.fetch_add(1, Ordering::Relaxed);
+                }
+            }
             return;
         };
         for request in requests {
@@ -269,16 +296,37 @@ mod tests {
     fn a_ring_does_not_wait_for_whoever_has_the_lock() {
         let recorder = Recorder::default();
         recorder.arm(1, 100, 1000, 0);
-        recorder.arm(2, 100, 1000, 0);
+        recorder.arm(2, 150, 1000, 0);
         let held = recorder.lock();
         recorder.record([slow(100), slow(200)].into_iter());
         // Nor when it finds that all readers are gone.
         assert_eq!(recorder.slower_than_ns(2000), NOBODY);
         drop(held);
-        // Both are told.
-        for reader in [1, 2] {
-            assert_eq!(recorder.take(reader), Taken { lost: 2, ..Taken::default() });
+        // Each is told of what it has asked for.
+        for (reader, lost) in [(1, 2), (2, 1), (3, 0)] {
+            assert_eq!(recorder.take(reader), Taken { lost, slow: lost, ..Taken::default() });
         }
+        // Who comes next is told of nothing that others have missed.
+        let held = recorder.lock();
+        recorder.record([slow(200)].into_iter());
+        drop(held);
+        recorder.disarm(2, 0);
+        recorder.arm(4, 150, 1000, 0);
+        assert_eq!((recorder.take(4), recorder.take(1).lost), (Taken::default(), 1));
+    }
+
+    #[test]
+    fn one_reader_too_many_is_told_of_nothing_and_a_seat_is_free_again() {
+        let recorder = Recorder::default();
+        let readers = 1..=READERS_MAX as u64 + 1;
+        readers.clone().for_each(|reader| recorder.arm(reader, 100, 1000, 0));
+        recorder.record([slow(100)].into_iter());
+        let told = readers.map(|reader| recorder.take(reader).slow).collect::<Vec<_>>();
+        assert_eq!(told, [1, 1, 1, 1, 1, 1, 1, 1, 0]);
+        recorder.disarm(3, 0);
+        recorder.arm(9, 100, 1000, 0);
+        recorder.record([slow(100)].into_iter());
+        assert_eq!(recorder.take(9).slow, 1);
     }
 
     #[test]
@@ -296,14 +344,16 @@ mod tests {
         let reading = {
             let (recorder, done) = (recorder.clone(), done.clone());
             std::thread::spawn(move || {
-                let (mut told, mut lost) = (0, 0);
+                let (mut told, mut lost, mut slow) = (0, 0, 0);
                 loop {
                     let last = done.load(Ordering::SeqCst);
                     let taken = recorder.take(1);
                     assert!(taken.requests.len() <= KEPT_MAX && taken.requests.len() as u64 <= taken.slow);
                     (told, lost) = (told + taken.requests.len() as u64, lost + taken.lost);
+                    slow += taken.slow;
                     if last {
-                        return told + lost;
+                        assert_eq!(slow, told + lost);
+                        return slow;
                     }
                 }
             })

@@ -89,9 +89,10 @@ impl Session<'_> {
         }
     }
 
-    /// Starts the rings again that [`Session::pause`] stopped.
+    /// Starts the rings again that [`Session::pause`] stopped: the last one first, since what a device's first queue is asked may be of
+    /// requests on the others (virtio-scsi's control queue), which have to run by then.
     pub(crate) fn go_on(&mut self, Paused(running): &Paused) -> Result<usize, SessionEnd> {
-        for at in running {
+        for at in running.iter().rev() {
             self.start_if_ready(*at, true).map_err(|error| SessionEnd::Resume(error.to_string()))?;
             self.rings[*at].notify();
         }

@@ -113,6 +113,35 @@ fn looking_stops_nothing() {
     assert_eq!(server.shared.take(), []);
 }
 
+/// What a device's first queue is asked may be of requests on the others.
+#[test]
+fn the_first_ring_goes_on_last() {
+    let old = Server::new(4);
+    let (mut frontend, _guest, _fds) = running(&old);
+    let _fds = [1, 3].map(|index| {
+        let fds = set_up_ring(&frontend, index, 0);
+        frontend.set_vring_enable(index, true).unwrap();
+        fds
+    });
+    let order = |events: Vec<Event>| {
+        let starts = events.iter().filter_map(|event| match event {
+            Event::Start { index, .. } => Some(*index),
+            _ => None,
+        });
+        starts.collect::<Vec<_>>()
+    };
+    frontend.get_features().unwrap();
+    old.shared.take();
+    drop(pause(&old).unwrap());
+    frontend.get_features().unwrap();
+    assert_eq!(order(old.shared.take()), [3, 1, 0]);
+    let (state, hold) = pause(&old).unwrap();
+    let (new, outcome) = Server::resumed(state, 4);
+    assert_eq!((outcome, order(new.shared.take())), (Ok(3), vec![3, 1, 0]));
+    old.stop.signal();
+    drop(hold);
+}
+
 #[test]
 fn what_was_said_about_a_ring_that_does_not_run_goes_along() {
     let old = Server::new(4);

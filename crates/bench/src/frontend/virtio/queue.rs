@@ -135,8 +135,13 @@ impl Queue {
         self.slots.data_mut(0)[sent.len()..].fill(0);
         self.enter(0, (head.len(), sent.len(), received));
         self.slots.queue.publish()?;
-        ensure!(self.slots.queue.wait(limit)?, "the server does not answer within {} s", limit.as_secs());
-        self.slots.take()?;
+        let deadline = Instant::now() + limit;
+        while self.slots.take()?.is_none() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            ensure!(!left.is_zero(), "the server does not answer within {} s", limit.as_secs());
+            // It may call for nothing.
+            self.slots.queue.wait(left)?;
+        }
         Ok((self.answer(0).to_vec(), self.slots.data(0, received).to_vec()))
     }
 

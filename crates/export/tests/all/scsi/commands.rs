@@ -179,7 +179,7 @@ fn a_comparison_that_is_lost_lets_the_next_one_go_on() {
         false
     });
     driver.end(next).good();
-    assert!(server.export.failure().is_some_and(|why| why.contains("the first one is lost")));
+    eventually("it is told", || server.export.failure().is_some_and(|why| why.contains("the first one is lost")));
 }
 
 #[test]

@@ -216,9 +216,14 @@ impl Driver {
         Posted { queue, slot, head, tag, in_bytes, reply_bytes: RESPONSE_BYTES }
     }
 
-    /// Whether something was answered on a queue.
+    /// Answers on a queue that nobody has looked at.
+    pub(super) fn answers(&self, queue: usize) -> u16 {
+        self.queues[queue].0.unseen()
+    }
+
+    /// Whether there is one.
     pub(super) fn has_answer(&self, queue: usize) -> bool {
-        self.queues[queue].0.unseen() > 0
+        self.answers(queue) > 0
     }
 
     fn used(&mut self, queue: usize, head: u16) -> u32 {

@@ -105,6 +105,37 @@ fn what_a_disabled_queue_has_not_taken_is_waited_for() {
 }
 
 #[test]
+fn tasks_are_counted_as_they_come_and_end() {
+    let storage = Scripted::new(1 << 20);
+    let server = Server::new(vec![unit("0", "a", storage.clone()), unit("1", "b", Scripted::new(1 << 20))]);
+    let mut driver = server.driver();
+    driver.settle("0");
+    driver.settle("1");
+    storage.hold(|operation| matches!(operation, Operation::Write { .. }));
+    // Taken and under way, taken and ended, not taken yet, and behind those: of the unit and of another one.
+    for _ in 0..3 {
+        driver.begin(3, "0", &write_10(0, &[1; 512]), &[1; 512], 0);
+    }
+    let other = driver.begin(3, "1", &write_10(0, &[1; 512]), &[1; 512], 0);
+    driver.end(other).good();
+    driver.enable(3, false);
+    let [_, other, _] = ["0", "1", "0"].map(|lun| driver.begin(3, lun, &write_10(0, &[1; 512]), &[1; 512], 0));
+    let asked = ["0", "1"].map(|lun| driver.manage(ABORT_TASK_SET, lun, 0));
+    eventually("they wait", || server.export.ring(CONTROL as u16).is_some_and(|ring| ring.in_flight == 2));
+    driver.enable(3, true);
+    let [of_unit, of_other] = asked;
+    assert_eq!(driver.managed(of_other), COMPLETE, "none of its tasks is held");
+    driver.end(other).good();
+    driver.begin(3, "0", &write_10(0, &[1; 512]), &[1; 512], 0);
+    std::thread::sleep(A_WHILE);
+    assert!(!driver.has_answer(CONTROL), "five of its tasks are held");
+    storage.release();
+    assert_eq!(driver.managed(of_unit), COMPLETE);
+    assert!(driver.answers(3) >= 5, "they have been answered by then, in any order");
+    eventually("the last one is answered, for which nobody waits", || driver.answers(3) == 6);
+}
+
+#[test]
 fn nobody_is_held_up_by_what_waits_for_tasks() {
     let storage = Scripted::new(1 << 20);
     let server = Server::new(vec![unit("0", "slow", storage.clone()), unit("1", "b", Scripted::new(1 << 20))]);
@@ -138,6 +169,19 @@ fn nobody_is_held_up_by_what_waits_for_tasks() {
     storage.release();
     assert_eq!(driver.managed(asked), COMPLETE);
     driver.end(write).good();
+
+    // A queue that ends with what it has not taken leaves that to its next life: nobody can say that it is gone.
+    assert_eq!(driver.ask("1", &[0; 6], &[], 0).sense_code(), (6, 0x29, 3), "it was reset");
+    driver.enable(3, false);
+    let left = driver.begin(3, "1", &write_10(0, &[1; 512]), &[1; 512], 0);
+    let asked = driver.manage(ABORT_TASK, "1", left.tag);
+    eventually("it waits", || server.export.ring(CONTROL as u16).is_some_and(|ring| ring.in_flight == 1));
+    assert_eq!(server.export.oldest_requests(), [], "it waits for others, and nobody has to ask what takes so long");
+    let base = driver.stop(3);
+    assert_eq!(driver.managed(asked), FAILURE);
+    driver.start(3, base);
+    driver.enable(3, true);
+    driver.end(left).good();
 
     // Nor is the export's end.
     driver.enable(3, false);
