@@ -3,8 +3,9 @@
 use crate::scsi::reservations::{LIST_BYTES_MAX, Refused, Reservations, ReserveIn};
 use crate::scsi::{
     Addressed, Command, Compare, Config, Extent, Facts, Identity, InitiatorPort, Inventory, Limits, Lun, Naa, Nexus,
-    Ports, Request, Response, Rotation, Sense, Settings, Sizes, TargetPort, Transfer, Unit, UnitSettings, UnmapLimits,
-    Unmaps, Usage, answer, decode, decode_control, decode_request, lba_status_out, select_mode,
+    Ports, Request, Response, ResponseBytes, Rotation, Sense, Settings, Sizes, TargetPort, Transfer, Unit,
+    UnitSettings, UnmapLimits, Unmaps, Usage, answer, decode, decode_control, decode_request, lba_status_out,
+    select_mode,
 };
 
 /// Bytes before a chain's own: flags, sizes, lengths, blocks.
@@ -90,8 +91,9 @@ fn unit(bit: &impl Fn(u8) -> bool, blocks: u16, bounds: u16) -> Unit {
 fn assert_refused(request: &Request<'_>, sense: Sense, sizes: Sizes) {
     assert!(sense.key != 0 && sense.code != 0);
     let response = Response::check(&request.buffers, sense, 0);
+    let mut bytes = ResponseBytes::default();
     for descriptor in [false, true] {
-        let bytes = response.encode(sizes, descriptor);
+        let bytes = response.encode(sizes, descriptor, &mut bytes);
         assert_eq!(bytes.len(), sizes.response_bytes());
         assert!(bytes[0] <= sizes.sense_bytes().min(252) as u8);
     }

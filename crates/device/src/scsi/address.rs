@@ -74,6 +74,7 @@ impl Address {
     ///
     /// # Errors
     /// All forms that a virtio-scsi device does not have (virtio 1.3, section 5.6.6.1); the response is BAD_TARGET.
+    #[inline]
     pub const fn decode(bytes: &[u8; 8]) -> Result<Address, BadTarget> {
         match *bytes {
             [TARGET, target, high, low, 0, 0, 0, 0] => {

@@ -13,7 +13,13 @@ pub(super) struct Cdb([u8; BYTES]);
 
 impl Cdb {
     /// The first `len` bytes; `None` when there are fewer, or when that is longer than our commands are.
+    #[inline]
     pub(super) fn new(area: &[u8], len: usize) -> Option<Cdb> {
+        // Every request comes here: areas have room for the longest, of which what lies behind the CDB is cut off.
+        if let (Some(bytes), 1..=BYTES) = (area.first_chunk::<BYTES>(), len) {
+            let bits = u128::from_le_bytes(*bytes) & u128::MAX >> (8 * (BYTES - len));
+            return Some(Cdb(bits.to_le_bytes()));
+        }
         let mut bytes = [0; BYTES];
         bytes.get_mut(..len)?.copy_from_slice(area.get(..len)?);
         Some(Cdb(bytes))
@@ -41,22 +47,33 @@ impl Cdb {
         be64::<AT, BYTES>(&self.0)
     }
 
-    /// All bits are ones that the command has.
+    /// All bits are ones that the command has, by its [mask].
     ///
     /// # Errors
     /// INVALID FIELD IN CDB, with the first byte and the highest bit in it that the command does not have (SPC-5, "Reserved fields
     /// in CDBs" lets us; an initiator that sets a bit expects something of it).
-    pub(super) fn only(&self, usage: &[u8]) -> Result<(), Sense> {
-        // The operation code is not a mask.
-        for (at, (byte, mask)) in self.0.iter().zip(usage).enumerate().skip(1) {
-            let unknown = byte & !mask;
-            if unknown != 0 {
-                // A byte has 8 bits, and a CDB 16 bytes.
-                return Err(Sense::cdb_bit(at as u16, unknown.ilog2() as u8));
-            }
+    #[inline]
+    pub(super) fn only(&self, mask: u128) -> Result<(), Sense> {
+        let unknown = u128::from_le_bytes(self.0) & !mask;
+        if unknown == 0 {
+            return Ok(());
         }
-        Ok(())
+        let at = unknown.trailing_zeros() / 8;
+        let byte = unknown.to_le_bytes()[at as usize];
+        // A byte has 8 bits, and a CDB 16 bytes.
+        Err(Sense::cdb_bit(at as u16, byte.ilog2() as u8))
     }
+}
+
+/// The bits that a CDB may have, byte 0 lowest, by its usage data: any operation code, which is not a mask there, and nothing behind its
+/// end.
+pub(super) const fn mask(usage: &[u8]) -> u128 {
+    let (mut mask, mut at) = (u8::MAX as u128, 1);
+    while at < usage.len() {
+        mask |= (usage[at] as u128) << (8 * at);
+        at += 1;
+    }
+    mask
 }
 
 /// Offset and length in bytes of `blocks` blocks from `block` on, which lie inside the unit.

@@ -96,6 +96,7 @@ pub enum Malformed {
 ///
 /// # Errors
 /// A chain without a whole request or without room for a response.
+#[inline]
 pub fn decode_request(
     head: &[u8],
     readable_bytes: u64,
@@ -142,6 +143,7 @@ impl Buffers {
     /// # Errors
     /// The response: FAILURE to data in both directions unless `inout` (`VIRTIO_SCSI_F_INOUT`) was negotiated, OVERRUN when the
     /// command asks for more than there is (virtio 1.3, section 5.6.6.1.1).
+    #[inline]
     pub fn admit(&self, transfer: Transfer, inout: bool) -> Result<(), ResponseCode> {
         if self.out_bytes > 0 && self.in_bytes > 0 && !inout {
             return Err(ResponseCode::Failure);
@@ -156,6 +158,7 @@ impl Buffers {
 
     /// The residual of a response: bytes of data, both ways, that were not moved. Of more than the field holds it says as much as
     /// that.
+    #[inline]
     pub fn residual(&self, moved_bytes: u64) -> u32 {
         let left = self.out_bytes.saturating_add(self.in_bytes).saturating_sub(moved_bytes);
         u32::try_from(left).unwrap_or(u32::MAX)

@@ -262,6 +262,7 @@ pub enum Access {
 
 impl Command {
     /// What reservations think of it.
+    #[inline]
     pub fn access(&self) -> Access {
         match *self {
             Command::Read { .. } | Command::Verify { .. } | Command::LbaStatus { .. } => Access::Read,
@@ -286,6 +287,7 @@ impl Command {
     }
 
     /// The data that it moves.
+    #[inline]
     pub fn transfer(&self, block_bytes: u32) -> Transfer {
         let block = u64::from(block_bytes);
         match *self {

@@ -23,6 +23,7 @@ pub enum Addressed<'a> {
 ///
 /// # Errors
 /// The sense data of a CHECK CONDITION.
+#[inline]
 pub fn decode(area: &[u8], addressed: Addressed<'_>) -> Result<Command, Sense> {
     let unit = match addressed {
         Addressed::Disk(unit) => Some(unit),
@@ -34,7 +35,7 @@ pub fn decode(area: &[u8], addressed: Addressed<'_>) -> Result<Command, Sense> {
     }
     let row = opcodes::of_cdb(area, unit)?;
     let cdb = Cdb::new(area, row.usage.len()).ok_or(Sense::INVALID_OPCODE)?;
-    cdb.only(row.usage)?;
+    cdb.only(row.mask)?;
     match (row.decode, unit) {
         (Decode::Cdb(decode), _) => decode(&cdb),
         (Decode::Medium(_), Some(unit)) if unit.is_stopped() => Err(Sense::STOPPED),

@@ -30,6 +30,7 @@ pub struct Operation {
     pub standard: &'static str,
     /// The bits that it has, as long as the CDB; byte 0 is the operation code (SPC-5, "CDB usage data").
     pub usage: &'static [u8],
+    pub(super) mask: u128,
     pub(super) decode: Decode,
     /// Whether a unit has the command.
     offered: fn(&Unit) -> bool,
@@ -55,6 +56,7 @@ const FIRST: [u8; 256] = {
 };
 
 /// The rows of an operation code.
+#[inline]
 pub(super) fn of_code(code: u8) -> &'static [Operation] {
     let Some(first) = usize::from(FIRST[usize::from(code)]).checked_sub(1) else {
         return &[];
@@ -68,6 +70,7 @@ pub(super) fn of_code(code: u8) -> &'static [Operation] {
 ///
 /// # Errors
 /// INVALID COMMAND OPERATION CODE; INVALID FIELD IN CDB when there are other service actions.
+#[inline]
 pub(super) fn of_cdb(area: &[u8], unit: Option<&Unit>) -> Result<&'static Operation, Sense> {
     let (code, action) = match *area {
         [code, byte, ..] => (code, byte & ACTION_MASK),
@@ -125,7 +128,7 @@ fn with_compare_and_write(unit: &Unit) -> bool {
 }
 
 const fn row(code: u8, name: &'static str, standard: &'static str, usage: &'static [u8], decode: Decode) -> Operation {
-    Operation { code, action: None, name, standard, usage, decode, offered: always }
+    Operation { code, action: None, name, standard, usage, mask: super::cdb::mask(usage), decode, offered: always }
 }
 
 impl Operation {

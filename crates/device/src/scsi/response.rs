@@ -103,6 +103,7 @@ pub struct Response {
 
 impl Response {
     /// GOOD, after `moved_bytes` of the data were moved.
+    #[inline]
     pub fn good(buffers: &Buffers, moved_bytes: u64) -> Response {
         let residual = buffers.residual(moved_bytes);
         Response { code: ResponseCode::Ok, status: Status::Good, residual, sense: None }
@@ -128,34 +129,45 @@ impl Response {
     /// 1.3, section 2.7.8.2). Sense data that is longer is cut off.
     ///
     /// `descriptor`: the form of sense data that the unit's mode asks for ([`Mode::descriptor_sense`](super::Mode)).
-    pub fn encode(&self, sizes: Sizes, descriptor: bool) -> ResponseBytes {
+    #[inline]
+    pub fn encode<'a>(&self, sizes: Sizes, descriptor: bool, bytes: &'a mut ResponseBytes) -> &'a [u8] {
+        if self.sense.is_some() || bytes.sense_len > 0 {
+            bytes.set_sense(self.sense, sizes, descriptor);
+        }
         let mut head = [0; RESPONSE_BYTES];
-        let mut bytes = [0; RESPONSE_BYTES_MAX];
-        let sense = self.sense.map(|sense| sense.encode(descriptor));
-        let sense = sense.as_deref().unwrap_or_default();
-        let sense = sense.get(..usize::from(sizes.sense_bytes())).unwrap_or(sense);
-        put::<0, _, _>(&mut head, (sense.len() as u32).to_le_bytes());
+        put::<0, _, _>(&mut head, (bytes.sense_len as u32).to_le_bytes());
         put::<4, _, _>(&mut head, self.residual.to_le_bytes());
         put::<10, _, _>(&mut head, [self.status.byte(), self.code.byte()]);
-        bytes[..RESPONSE_BYTES].copy_from_slice(&head);
-        bytes[RESPONSE_BYTES..RESPONSE_BYTES + sense.len()].copy_from_slice(sense);
-        ResponseBytes { bytes, len: sizes.response_bytes() }
+        bytes.bytes[..RESPONSE_BYTES].copy_from_slice(&head);
+        &bytes.bytes[..sizes.response_bytes()]
     }
 }
 
 const RESPONSE_BYTES_MAX: usize = RESPONSE_BYTES + SENSE_BYTES_MAX as usize;
 
-/// An encoded response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Where responses are encoded, one after the other: most have no sense data, and leave the zeroes behind them alone.
+#[derive(Debug)]
 pub struct ResponseBytes {
     bytes: [u8; RESPONSE_BYTES_MAX],
-    len: usize,
+    /// Bytes of sense data of the last one.
+    sense_len: usize,
 }
 
-impl std::ops::Deref for ResponseBytes {
-    type Target = [u8];
+impl Default for ResponseBytes {
+    fn default() -> ResponseBytes {
+        ResponseBytes { bytes: [0; RESPONSE_BYTES_MAX], sense_len: 0 }
+    }
+}
 
-    fn deref(&self) -> &[u8] {
-        &self.bytes[..self.len]
+impl ResponseBytes {
+    #[cold]
+    fn set_sense(&mut self, sense: Option<Sense>, sizes: Sizes, descriptor: bool) {
+        let (_, room) = self.bytes.split_at_mut(RESPONSE_BYTES);
+        room[..self.sense_len].fill(0);
+        let sense = sense.map(|sense| sense.encode(descriptor));
+        let sense = sense.as_deref().unwrap_or_default();
+        let sense = sense.get(..usize::from(sizes.sense_bytes())).unwrap_or(sense);
+        room[..sense.len()].copy_from_slice(sense);
+        self.sense_len = sense.len();
     }
 }

@@ -381,9 +381,10 @@ impl ScsiRing {
         self.respond(head, &Response::status(&buffers, Status::TaskSetFull), 0, io);
     }
 
+    #[inline]
     fn keep(&mut self, head: u16, work: Work) {
         self.kept_bytes += work.kept_bytes();
-        self.ring.slot(head).request.work = work;
+        self.ring.slot(head).request.set_work(work);
     }
 
     /// Starts an operation, behind which that work follows.
@@ -402,8 +403,8 @@ impl ScsiRing {
             Work::Look(_) => return self.say_status(head, io),
             _ if std::mem::take(&mut request.between) => Step::Done(Ok(())),
             Work::Swap(swap) if swap.step == SwapStep::Waits => Step::Done(Ok(())),
-            _ => match self.entry_of(head).map(|entry| entry.storage.clone()) {
-                Some(storage) => storage.resume(&mut self.ring.slot(head).request.task, completion, io),
+            _ => match self.submitted(head) {
+                Some((task, storage)) => storage.resume(task, completion, io),
                 None => return,
             },
         };

@@ -1,7 +1,7 @@
 //! One SCSI command in flight.
 
 use super::work::Work;
-use device::scsi::{Buffers, ResponseBytes, Sizes};
+use device::scsi::{Buffers, Sizes};
 use storage::Task;
 use vring::Segment;
 
@@ -54,18 +54,34 @@ impl ScsiRequest {
             self.response.push(*segment);
         }
         self.buffers = Buffers { out_bytes: 0, in_bytes: 0 };
-        (self.unit, self.number, self.work) = (None, number, Work::Answer { moved: 0 });
+        (self.unit, self.number) = (None, number);
+        self.rest();
         self.task.buffers.clear();
     }
 
     /// Writes the response where the driver looks for it, and says how many bytes that are.
     #[inline]
-    pub(crate) fn answer(&mut self, response: &ResponseBytes) -> u64 {
+    pub(crate) fn answer(&mut self, response: &[u8]) -> u64 {
         self.task.rest();
-        self.work = Work::Answer { moved: 0 };
+        self.rest();
         let written = vring::copy::write_at(&self.response, 0, response);
         self.response.clear();
         written as u64
+    }
+
+    /// Nothing is left to be done of it.
+    #[inline]
+    fn rest(&mut self) {
+        self.set_work(Work::Answer { moved: 0 });
+    }
+
+    /// What is to be done next. Of two answers one has nothing to drop, which the compiler does not see.
+    #[inline]
+    pub(crate) fn set_work(&mut self, work: Work) {
+        match (&mut self.work, work) {
+            (Work::Answer { moved }, Work::Answer { moved: next }) => *moved = next,
+            (now, next) => *now = next,
+        }
     }
 
     /// It will never end: others do not wait for it.

@@ -12,12 +12,12 @@ use crate::turns::{BATCH_MAX, Turns};
 use crate::virtqueue::Virtqueue;
 use device::scsi::reservations::Gate;
 use device::scsi::{
-    Address, HEAD_BYTES_MAX, Response, ResponseCode, Sense, Sizes, Status, Unit as Facts, decode_request,
+    Address, HEAD_BYTES_MAX, Response, ResponseBytes, ResponseCode, Sense, Sizes, Status, Unit as Facts, decode_request,
 };
 use engine::{Completion, Io, Token};
 use std::sync::Arc;
 use storage::kit::Jobs;
-use storage::{Step, Storage};
+use storage::{Step, Storage, Task};
 use values::Lun;
 use vhost_user::RingStart;
 
@@ -112,6 +112,8 @@ pub(crate) struct ScsiRing {
     fences: Vec<Fence>,
     /// Reused: the head of a request.
     head: Box<[u8; HEAD_BYTES_MAX]>,
+    /// Reused: its response.
+    response: Box<ResponseBytes>,
 }
 
 impl ScsiRing {
@@ -143,6 +145,7 @@ impl ScsiRing {
             looks,
             fences: Vec::new(),
             head,
+            response: Box::default(),
         };
         new.set_units(list)?;
         Ok(new)
@@ -297,9 +300,11 @@ impl ScsiRing {
         let (address, id, buffers) = (request.address, request.id, request.buffers);
         (slot.request.tag, slot.request.buffers) = (id, buffers);
         // Copied: a command changes what the ring is.
-        let mut cdb = [0; CDB_BYTES];
-        let len = request.cdb.len().min(CDB_BYTES);
-        cdb[..len].copy_from_slice(&request.cdb[..len]);
+        let (mut cdb, len) = ([0; CDB_BYTES], request.cdb.len().min(CDB_BYTES));
+        match request.cdb.first_chunk() {
+            Some(bytes) => cdb = *bytes,
+            None => cdb[..len].copy_from_slice(&request.cdb[..len]),
+        }
         let Ok(Address::Unit { target, lun }) = address else {
             return self.transport(head, ResponseCode::BadTarget, io);
         };
@@ -324,13 +329,18 @@ impl ScsiRing {
     /// Hands the request's task to its storage.
     #[inline]
     pub(super) fn submit(&mut self, head: u16, io: &mut Io<'_>) -> Step {
-        let ScsiRing { ring, entries, .. } = self;
-        let request = &mut ring.slots[usize::from(head)].request;
-        let entry = request.unit.and_then(|place| entries.get(usize::from(place))?.as_ref());
-        match entry {
-            Some(entry) => entry.storage.start(&mut request.task, Token::request(head), io),
+        match self.submitted(head) {
+            Some((task, storage)) => storage.start(task, Token::request(head), io),
             None => Step::Done(Ok(())),
         }
+    }
+
+    /// The request's task, and the storage that has it.
+    #[inline]
+    pub(super) fn submitted(&mut self, head: u16) -> Option<(&mut Task, &dyn Storage)> {
+        let request = &mut self.ring.slots[usize::from(head)].request;
+        let entry = self.entries.get(usize::from(request.unit?))?.as_ref()?;
+        Some((&mut request.task, &*entry.storage))
     }
 
     /// No command was processed.
@@ -355,10 +365,10 @@ impl ScsiRing {
     /// Writes the response, behind which `sent` bytes are for the driver.
     pub(super) fn respond(&mut self, head: u16, response: &Response, sent: u64, io: &Io<'_>) {
         let descriptor = self.entry_of(head).is_some_and(|entry| entry.facts.mode().descriptor_sense);
-        let request = &mut self.ring.slot(head).request;
-        let bytes = response.encode(request.sizes, descriptor);
+        let request = &mut self.ring.slots[usize::from(head)].request;
+        let bytes = response.encode(request.sizes, descriptor, &mut self.response);
         self.kept_bytes -= request.work.kept_bytes();
-        let written = request.answer(&bytes) + sent;
+        let written = request.answer(bytes) + sent;
         let failed = (response.code, response.status) != (ResponseCode::Ok, Status::Good);
         self.end(head, written, failed, io);
     }

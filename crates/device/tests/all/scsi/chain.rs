@@ -1,8 +1,8 @@
 //! Requests cut apart, residuals, and the bytes of responses.
 
 use device::scsi::{
-    Address, BadTarget, Buffers, Lun, Malformed, Response, ResponseCode, Sense, Sizes, Status, TaskAttribute, Transfer,
-    decode_request,
+    Address, BadTarget, Buffers, Lun, Malformed, Response, ResponseBytes, ResponseCode, Sense, Sizes, Status,
+    TaskAttribute, Transfer, decode_request,
 };
 use proptest::prelude::*;
 
@@ -84,12 +84,12 @@ fn data_both_ways_is_negotiated() {
 #[test]
 fn responses_have_their_bytes() {
     let buffers = Buffers { out_bytes: 0, in_bytes: 0x1000 };
-    let good = Response::good(&buffers, 0x0fff).encode(Sizes::DEFAULT, false);
+    let good = encoded(&Response::good(&buffers, 0x0fff), Sizes::DEFAULT);
     let mut expected = vec![0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
     expected.resize(12 + 96, 0);
-    assert_eq!(&good[..], expected);
+    assert_eq!(good, expected);
 
-    let check = Response::check(&buffers, Sense::cdb_bit(1, 3), 0).encode(Sizes::DEFAULT, false);
+    let check = encoded(&Response::check(&buffers, Sense::cdb_bit(1, 3), 0), Sizes::DEFAULT);
     let expected = [
         18, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 2, 0, // sense_len, residual, qualifier, CHECK CONDITION, OK
         0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x24, 0, 0, 0xcb, 0, 1, // sense data
@@ -97,19 +97,37 @@ fn responses_have_their_bytes() {
     assert_eq!(check[..30], expected);
     assert_eq!((check.len(), check[30..].iter().all(|byte| *byte == 0)), (108, true));
 
-    let bad = Response::transport(&buffers, ResponseCode::BadTarget).encode(Sizes::DEFAULT, false);
+    let bad = encoded(&Response::transport(&buffers, ResponseCode::BadTarget), Sizes::DEFAULT);
     assert_eq!(bad[..12], [0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 3]);
-    let conflict = Response::status(&buffers, Status::ReservationConflict).encode(Sizes::DEFAULT, false);
+    let conflict = encoded(&Response::status(&buffers, Status::ReservationConflict), Sizes::DEFAULT);
     assert_eq!(conflict[..12], [0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0x18, 0]);
+}
+
+fn encoded(response: &Response, sizes: Sizes) -> Vec<u8> {
+    response.encode(sizes, false, &mut ResponseBytes::default()).to_vec()
+}
+
+#[test]
+fn a_response_has_nothing_of_the_one_before() {
+    let buffers = Buffers { out_bytes: 0, in_bytes: 0 };
+    let (good, check) = (Response::good(&buffers, 0), Response::check(&buffers, Sense::NO_UNIT, 0));
+    let sizes = [Sizes::DEFAULT, Sizes::new(14, 16).unwrap(), Sizes::new(252, 32).unwrap()];
+    let mut bytes = ResponseBytes::default();
+    for response in [good, check, check, good, good, check, good] {
+        for (sizes, descriptor) in sizes.into_iter().flat_map(|sizes| [(sizes, false), (sizes, true)]) {
+            let alone = response.encode(sizes, descriptor, &mut ResponseBytes::default()).to_vec();
+            assert_eq!(response.encode(sizes, descriptor, &mut bytes), alone);
+        }
+    }
 }
 
 #[test]
 fn sense_data_is_cut_at_its_size() {
     let buffers = Buffers { out_bytes: 0, in_bytes: 0 };
     let response = Response::check(&buffers, Sense::NO_UNIT, 0);
-    let cut = response.encode(Sizes::new(14, 16).unwrap(), false);
+    let cut = encoded(&response, Sizes::new(14, 16).unwrap());
     assert_eq!(cut[..], [14, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x25, 0]);
-    assert_eq!(response.encode(Sizes::new(0, 16).unwrap(), false)[..], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0]);
+    assert_eq!(encoded(&response, Sizes::new(0, 16).unwrap())[..], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0]);
 }
 
 #[test]
