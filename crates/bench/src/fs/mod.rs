@@ -1,6 +1,6 @@
 //! `bench fs`: a load on a server of directories, ours or a peer's, over FUSE or 9P.
 //!
-//! From below: [`crate::driver`] has queues and the vhost-user connection, and `qemu` a virtual machine without a guest, for a
+//! From below: `driver` beside it has queues and the vhost-user connection, and `qemu` a virtual machine without a guest, for a
 //! server that is a part of one. `fuse` and `p9` each put requests of their protocol on a queue or a socket, mount, prepare a
 //! `job` in a `scratch` directory, and do its operations as a `lane`. `run` does so for how long, `session` ties them
 //! together, and `contest` lets `servers` do so in turn.

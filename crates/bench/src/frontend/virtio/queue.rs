@@ -42,6 +42,14 @@ impl Encoding {
         }
     }
 
+    /// How much of an answer says how the request has ended.
+    fn judged_bytes(&self) -> usize {
+        match self {
+            Self::Blk => blk::ANSWER_BYTES,
+            Self::Scsi(_) => scsi::SENSE_AT,
+        }
+    }
+
     fn judge(&self, answer: &[u8]) -> Verdict {
         match self {
             Self::Blk => blk::judge(answer),
@@ -106,9 +114,9 @@ impl Queue {
 
     /// Enters a request whose head stands in its slot.
     fn enter(&mut self, slot: u16, (head, sent, received): (usize, usize, usize)) {
-        let answer = self.encoding.answer_bytes();
-        self.slots.bytes_mut(slot, ANSWER_AT, answer).fill(UNANSWERED);
-        let answer = (ANSWER_AT, answer, true);
+        let answer = (ANSWER_AT, self.encoding.answer_bytes(), true);
+        // No more of it: the device would have to fetch what a guest does not touch either.
+        self.slots.bytes_mut(slot, ANSWER_AT, self.encoding.judged_bytes()).fill(UNANSWERED);
         let received = (LAYOUT.data_at, received, true);
         let (first, last) = if self.encoding.answers_first() { (answer, received) } else { (received, answer) };
         self.slots.add(slot, &[(0, head, false), (LAYOUT.data_at, sent, false), first, last]);

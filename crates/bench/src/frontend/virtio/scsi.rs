@@ -20,7 +20,7 @@ const CDB_SIZE_AT: usize = 24;
 /// What stands before the command in a request: LUN, tag, attribute, priority, CRN (5.6.6.1).
 const CDB_AT: usize = 19;
 /// What stands before sense data in an answer: sense_len, residual, status qualifier, status, response.
-const SENSE_AT: usize = 12;
+pub(super) const SENSE_AT: usize = 12;
 const RESIDUAL_AT: usize = 4;
 const STATUS_AT: usize = 10;
 const RESPONSE_AT: usize = 11;
