@@ -5,7 +5,7 @@
 //! crate), by an NBD client or by a driver of our own ([`frontend`]), directories by that driver too ([`fs`]), so that a
 //! misunderstanding of virtio, SCSI, NBD or FUSE in our server cannot hide behind the same misunderstanding here.
 //!
-//! What may not enter: any room of the server. A generator that shares code with what it measures proves nothing.
+//! What may not enter: any room of the server, but the words that people type (`values`). A generator that shares code with what it measures proves nothing.
 
 pub mod backup;
 pub mod commits;

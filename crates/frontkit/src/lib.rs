@@ -9,6 +9,7 @@ mod eventfds;
 mod log;
 mod memory;
 mod queue;
+pub mod scsi;
 mod session;
 
 pub use eventfds::{Eventfds, borrow, wait_for_any};

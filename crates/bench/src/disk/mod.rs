@@ -27,9 +27,10 @@ const TIME_DEFAULT: Duration = Duration::from_secs(5);
 /// Measure a server of disks over vhost-user or NBD, or several side by side
 ///
 /// Drives any vhost-user-blk socket through libblkio, with no virtual machine; with --protocol nbd any NBD server on a unix
-/// socket, one connection a queue; and with --protocol scsi a disk of any vhost-user-scsi device. Either --socket names a server that is running already, or --against and
-/// --host-fio name peers: then our own server and each peer are started in turn on the same image, round after round,
-/// and medians and ratios are printed. Exits with 1 when a request failed or delivered wrong data.
+/// socket, one connection a queue; and with --protocol scsi a disk of any vhost-user-scsi device. Either --socket names a
+/// server that is running already, or --against and --host-fio name peers: then our own server and each peer are started in
+/// turn on the same image, round after round, and medians and ratios are printed. Exits with 1 when a request failed or
+/// delivered wrong data.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -39,8 +40,9 @@ pub struct Args {
 
     /// Run this server in turn with ours; {socket} and {image} are replaced; may be repeated
     ///
-    /// Written PROTOCOL:COMMAND it speaks that protocol, otherwise what ours does, and the command `vringd` is our own server; so
-    /// `--protocol scsi --against blk:vringd` compares our two devices. Split as a shell would, but run without one, so that what is measured is the server.
+    /// Written PROTOCOL:COMMAND it speaks that protocol, otherwise what ours does, and the command `vringd` is our own server;
+    /// so `--protocol scsi --against blk:vringd` compares our two devices. Split as a shell would, but run without one, so
+    /// that what is measured is the server.
     #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString)]
     pub against: Vec<String>,
 

@@ -11,10 +11,11 @@ use crate::driver;
 use crate::frontend::spec::{Limits, Spec};
 
 /// VIRTIO_BLK_F_SIZE_MAX, _RO, _BLK_SIZE, _FLUSH and _MQ (5.2.3).
-pub(super) const FEATURES: u64 = SIZE_MAX | READ_ONLY | BLOCK_SIZE | 1 << 9 | QUEUES;
+pub(super) const FEATURES: u64 = SIZE_MAX | READ_ONLY | BLOCK_SIZE | FLUSH | QUEUES;
 const SIZE_MAX: u64 = 1 << 1;
 const READ_ONLY: u64 = 1 << 5;
 const BLOCK_SIZE: u64 = 1 << 6;
+const FLUSH: u64 = 1 << 9;
 const QUEUES: u64 = 1 << 12;
 /// The beginning of `struct virtio_blk_config` (5.2.4): capacity in sectors, size_max, .., blk_size, .., num_queues.
 const CONFIG_BYTES: u32 = 36;
@@ -22,8 +23,8 @@ const SECTOR_BYTES: u64 = 512;
 /// A status byte.
 pub(super) const ANSWER_BYTES: usize = 1;
 
-/// Whether the disk is read-only comes second.
-pub(super) fn set_up(mut link: driver::Device, spec: &Spec) -> Result<(Disk, bool)> {
+/// The device has started with these queues.
+pub(super) fn set_up(mut link: driver::Device, spec: &Spec) -> Result<Disk> {
     let config = link.config(CONFIG_BYTES)?.context("the server shows no configuration")?;
     let has = |feature| link.features() & feature != 0;
     let limits = Limits {
@@ -32,11 +33,11 @@ pub(super) fn set_up(mut link: driver::Device, spec: &Spec) -> Result<(Disk, boo
         segment_bytes_max: if has(SIZE_MAX) { u32_at(&config, 8)? } else { 0 },
         queues: if has(QUEUES) { u16_at(&config, 34)? } else { 1 },
     };
-    let is_read_only = has(READ_ONLY);
+    let (is_read_only, has_flush) = (has(READ_ONLY), has(FLUSH));
     let started = link.start(&vec![plan(spec); request_queues(spec, limits.queues)])?;
     let queue = |(queue, buffers)| Queue::new(queue, buffers, Encoding::Blk, spec.depth, data_bytes(spec));
     let queues = started.into_iter().map(queue).collect();
-    Ok((Disk { link, queues, limits }, is_read_only))
+    Ok(Disk { link, queues, limits, is_read_only, has_flush })
 }
 
 /// Writes a request's header (5.2.6); how long it is.

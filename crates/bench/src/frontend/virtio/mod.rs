@@ -56,6 +56,8 @@ struct Disk {
     link: driver::Device,
     queues: Vec<Queue>,
     limits: Limits,
+    is_read_only: bool,
+    has_flush: bool,
 }
 
 /// Connects to `socket` and sets up what `spec` asks for. The server is waited for some seconds at each message.
@@ -64,13 +66,14 @@ pub(crate) fn set_up(socket: &Path, spec: &Spec) -> Result<Device, Error> {
     let failed = |cause| Error::Device { socket: socket.to_owned(), cause };
     let link = driver::Device::connect(socket, true, own_features);
     let link = link.map_err(|cause| Error::DeviceConnect { socket: socket.to_owned(), cause })?;
-    let (disk, is_read_only) =
-        if spec.protocol == Protocol::Scsi { scsi::set_up(link, spec) } else { blk::set_up(link, spec) }
-            .map_err(failed)?;
+    let set_up = if spec.protocol == Protocol::Scsi { scsi::set_up } else { blk::set_up };
+    let Disk { link, queues, limits, is_read_only, has_flush } = set_up(link, spec).map_err(failed)?;
     if is_read_only && spec.rw.writes() {
         return Err(Error::ReadOnly);
     }
-    let Disk { link, queues, limits } = disk;
+    if !has_flush && spec.flushes() {
+        return Err(Error::NoFlush);
+    }
     let parts = spec.parts(&limits)?;
     let (mut lanes, mut buffers) = (Vec::new(), Vec::new());
     for mut queue in queues {

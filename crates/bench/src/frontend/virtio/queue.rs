@@ -46,7 +46,7 @@ impl Encoding {
     fn judged_bytes(&self) -> usize {
         match self {
             Self::Blk => blk::ANSWER_BYTES,
-            Self::Scsi(_) => scsi::SENSE_AT,
+            Self::Scsi(_) => frontkit::scsi::response::SENSE_AT,
         }
     }
 

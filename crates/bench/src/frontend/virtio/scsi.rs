@@ -3,6 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use frontkit::scsi::config::{CDB_SIZE_AT, QUEUES_AT, SENSE_SIZE_AT};
+use frontkit::scsi::response::{RESIDUAL_AT, RESPONSE_AT, SENSE_AT, STATUS_AT};
+use frontkit::scsi::{self, CDB_AT};
 use rustix::io::Errno;
 use values::Lun;
 
@@ -12,22 +15,10 @@ use crate::bytes::u32_at;
 use crate::driver::{self, QueuePlan};
 use crate::frontend::spec::{Limits, Spec};
 
-/// `struct virtio_scsi_config` (5.6.4): num_queues, .., sense_size, cdb_size, ..
-const CONFIG_BYTES: u32 = 36;
-const QUEUES_AT: usize = 0;
-const SENSE_SIZE_AT: usize = 20;
-const CDB_SIZE_AT: usize = 24;
-/// What stands before the command in a request: LUN, tag, attribute, priority, CRN (5.6.6.1).
-const CDB_AT: usize = 19;
-/// What stands before sense data in an answer: sense_len, residual, status qualifier, status, response.
-pub(super) const SENSE_AT: usize = 12;
-const RESIDUAL_AT: usize = 4;
-const STATUS_AT: usize = 10;
-const RESPONSE_AT: usize = 11;
 /// Descriptors of the control queue and of the event queue, which are set up as a guest does and not used.
 const OTHER_QUEUES: QueuePlan = QueuePlan { size: 64, buffer_bytes: 0 };
 
-/// Operation codes (SPC-5, 6; SBC-4, 5).
+/// Operation codes (SPC-5, SBC-4: the tables of commands).
 mod opcode {
     pub(super) const TEST_UNIT_READY: u8 = 0x00;
     pub(super) const INQUIRY: u8 = 0x12;
@@ -40,7 +31,7 @@ mod opcode {
     pub(super) const READ_CAPACITY_16: u8 = 0x9e;
 }
 
-/// Status codes (SAM-6, 5.3.1).
+/// Status codes (SAM-5, "Status codes").
 mod status {
     pub(super) const GOOD: u8 = 0x00;
     pub(super) const CHECK_CONDITION: u8 = 0x02;
@@ -49,7 +40,7 @@ mod status {
     pub(super) const TASK_SET_FULL: u8 = 0x28;
 }
 
-/// Sense keys (SPC-5, 4.5.6).
+/// Sense keys (SPC-5, "Sense key and additional sense code definitions").
 const UNIT_ATTENTION: u8 = 6;
 const DATA_PROTECT: u8 = 7;
 /// Additional sense: SPACE ALLOCATION FAILED WRITE PROTECT.
@@ -75,11 +66,9 @@ pub(super) struct Unit {
 impl Unit {
     /// The unit `lun` of a device with this configuration; its blocks are not known yet.
     fn of(lun: Lun, config: &[u8]) -> Result<Self> {
-        let [flat, number] = (lun.number | FLAT).to_be_bytes();
         let size = |at| u32_at(config, at).map(|size| size as usize);
         let unit = Self {
-            // One level, as Linux writes it: flat space addressing (SAM-5, 4.7.7.3).
-            address: [1, lun.target, flat, number, 0, 0, 0, 0],
+            address: scsi::address(lun.target, lun.number),
             cdb_bytes: size(CDB_SIZE_AT)?,
             sense_bytes: size(SENSE_SIZE_AT)?,
             block_bytes: 0,
@@ -99,10 +88,7 @@ impl Unit {
     fn command(&mut self, head: &mut [u8], cdb: &[u8]) -> usize {
         let len = CDB_AT + self.cdb_bytes;
         self.tag += 1;
-        head[..8].copy_from_slice(&self.address);
-        head[8..16].copy_from_slice(&self.tag.to_le_bytes());
-        head[16..len].fill(0);
-        head[CDB_AT..][..cdb.len()].copy_from_slice(cdb);
+        scsi::write_head(&mut head[..len], self.address, self.tag, cdb);
         len
     }
 
@@ -123,9 +109,6 @@ impl Unit {
         SENSE_AT + self.sense_bytes
     }
 }
-
-/// The addressing method of a LUN in its upper two bits.
-const FLAT: u16 = 1 << 14;
 
 /// What is asked of a unit before the load begins.
 struct Asker<'a> {
@@ -161,7 +144,7 @@ impl Asker<'_> {
         let inquiry = self.ask("INQUIRY", &[opcode::INQUIRY, 0, 0, 0, 36, 0], &[], 36)?;
         ensure!(inquiry[0] == 0, "LUN {}: is no disk, but peripheral device type {:#04x}", self.lun, inquiry[0]);
         self.ask("TEST UNIT READY", &[opcode::TEST_UNIT_READY, 0, 0, 0, 0, 0], &[], 0)?;
-        // All pages, of which the header is wanted: WP (SBC-4, 6.4.1).
+        // All pages, of which the header is wanted: WP of the device-specific parameter (SBC-4).
         let modes = self.try_ask(&[opcode::MODE_SENSE_6, 0, 0x3f, 0, 192, 0], &[], 192)?;
         Ok(modes.is_ok_and(|modes| modes[2] & 0x80 != 0))
     }
@@ -173,13 +156,13 @@ impl Asker<'_> {
         let data = self.ask("READ CAPACITY(16)", &cdb, &[], 32)?;
         let (last, block) = (be_u64(&data, 0), be_u32(&data, 8));
         ensure!(block.is_power_of_two() && block >= 512, "LUN {}: says that its blocks have {block} bytes", self.lun);
-        // Block limits (SBC-4, 6.6.4), if it has that page: MAXIMUM TRANSFER LENGTH in blocks.
+        // Block limits VPD page (SBC-4), if it has that: MAXIMUM TRANSFER LENGTH in blocks.
         let limits = self.try_ask(&[opcode::INQUIRY, 1, 0xb0, 0, 64, 0], &[], 64)?;
         let longest = limits.map_or(0, |page: Vec<u8>| be_u32(&page, 8).saturating_mul(block));
         Ok((last.saturating_add(1).saturating_mul(block.into()), block, longest))
     }
 
-    /// Registers, and takes a reservation: Write Exclusive (SPC-5, 6.16).
+    /// Registers, and takes a reservation: Write Exclusive (SPC-5, "PERSISTENT RESERVE OUT command").
     fn reserve(&mut self) -> Result<()> {
         const REGISTER_AND_IGNORE_EXISTING_KEY: u8 = 6;
         const RESERVE: u8 = 1;
@@ -203,9 +186,9 @@ fn be_u64(data: &[u8], at: usize) -> u64 {
     data.get(at..at + 8).and_then(|field| field.try_into().ok()).map_or(0, u64::from_be_bytes)
 }
 
-/// Whether the disk is read-only comes second.
-pub(super) fn set_up(mut link: driver::Device, spec: &Spec) -> Result<(Disk, bool)> {
-    let config = link.config(CONFIG_BYTES)?.context("the server shows no configuration")?;
+/// The device has started with these queues, and the unit has been asked what it is.
+pub(super) fn set_up(mut link: driver::Device, spec: &Spec) -> Result<Disk> {
+    let config = link.config(scsi::config::BYTES as u32)?.context("the server shows no configuration")?;
     let lun = spec.lun.unwrap_or_default();
     let unit = Unit::of(lun, &config)?;
     let offered = u16::try_from(u32_at(&config, QUEUES_AT)?).unwrap_or(u16::MAX);
@@ -223,16 +206,14 @@ pub(super) fn set_up(mut link: driver::Device, spec: &Spec) -> Result<(Disk, boo
         asker.reserve()?;
     }
     for (index, queue) in queues.iter_mut().enumerate() {
-        // No two requests of a frontend that are in flight have one tag (SAM-6, 4.7.1).
+        // No two requests of an I_T nexus that are in flight have one tag (SAM-5, "Command identifier").
         queue.encode_as(Encoding::Scsi(Unit { block_bytes, tag: (index as u64) << 48, ..unit.clone() }));
     }
-    Ok((
-        Disk { link, queues, limits: Limits { capacity_bytes, block_bytes, segment_bytes_max, queues: offered } },
-        is_read_only,
-    ))
+    let limits = Limits { capacity_bytes, block_bytes, segment_bytes_max, queues: offered };
+    Ok(Disk { link, queues, limits, is_read_only, has_flush: true })
 }
 
-/// Key, and additional code and qualifier of sense data in either format (SPC-5, 4.5).
+/// Key, and additional code and qualifier of sense data in either format (SPC-5, "Sense data").
 fn sense(answer: &[u8]) -> (u8, (u8, u8)) {
     let at = |at: usize| answer.get(SENSE_AT + at).copied().unwrap_or(0);
     // Descriptor format is 0x72 and 0x73, fixed format 0x70 and 0x71.
@@ -275,7 +256,7 @@ mod tests {
     use super::*;
 
     fn config(cdb_bytes: u32, sense_bytes: u32) -> Vec<u8> {
-        let mut config = vec![0; CONFIG_BYTES as usize];
+        let mut config = vec![0; scsi::config::BYTES];
         config[SENSE_SIZE_AT..][..4].copy_from_slice(&sense_bytes.to_le_bytes());
         config[CDB_SIZE_AT..][..4].copy_from_slice(&cdb_bytes.to_le_bytes());
         config

@@ -2,6 +2,8 @@
 
 use engine::{Placement, Poll, WorkerSpec};
 use export::{Carried, DAEMON, Engine, Export, Hosting, ScsiOptions, Socket, UnitOptions};
+use frontkit::scsi::response::{RESIDUAL_AT, RESPONSE_AT, SENSE_AT, SENSE_LEN_AT, STATUS_AT};
+use frontkit::scsi::{self, CDB_AT};
 use frontkit::{Areas, Buffer, Eventfds, Memory, Queue, Session, readable, writable};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -23,8 +25,8 @@ const SLOTS: u64 = 0x4_0000;
 const SLOT_BYTES: u64 = 0x4_0000;
 const MEMORY_BYTES: u64 = 0x100_0000;
 /// Header with a CDB of 32 bytes, response with sense data of 96 (virtio 1.3, 5.6.6.1).
-const HEAD_BYTES: u32 = 51;
-pub(super) const RESPONSE_BYTES: u32 = 108;
+const HEAD_BYTES: u32 = CDB_AT as u32 + 32;
+pub(super) const RESPONSE_BYTES: u32 = SENSE_AT as u32 + 96;
 pub(super) const CONTROL: usize = 0;
 pub(super) const EVENT: usize = 1;
 /// The first request queue.
@@ -147,10 +149,9 @@ impl Answer {
     }
 }
 
-/// The bytes of an address (virtio 1.3, 5.6.6.1).
+/// The bytes of an address.
 pub(super) fn address(lun: Lun) -> [u8; 8] {
-    let [high, low] = lun.number.to_be_bytes();
-    [1, lun.target, 0x40 | high, low, 0, 0, 0, 0]
+    scsi::address(lun.target, lun.number)
 }
 
 impl Driver {
@@ -188,7 +189,7 @@ impl Driver {
 
     /// Says how long the sense data of its requests are.
     pub(super) fn set_sense_bytes(&mut self, bytes: u32) {
-        self.session.set_config(20, &bytes.to_le_bytes()).unwrap();
+        self.session.set_config(scsi::config::SENSE_SIZE_AT as u32, &bytes.to_le_bytes()).unwrap();
     }
 
     /// Makes a request on a request queue.
@@ -197,9 +198,7 @@ impl Driver {
         self.tag += 1;
         let tag = self.tag;
         let mut head = vec![0; HEAD_BYTES as usize];
-        head[..8].copy_from_slice(&address(lun.parse().unwrap()));
-        head[8..16].copy_from_slice(&tag.to_le_bytes());
-        head[19..19 + cdb.len()].copy_from_slice(cdb);
+        scsi::write_head(&mut head, address(lun.parse().unwrap()), tag, cdb);
         self.memory.write(slot, &head);
         self.memory.write(slot + 0x100, &[0xee; RESPONSE_BYTES as usize]);
         self.memory.write(slot + 0x200, out);
@@ -247,13 +246,14 @@ impl Driver {
     pub(super) fn end(&mut self, posted: Posted) -> Answer {
         let written = self.written(posted);
         let response = self.memory.read(posted.slot + 0x100, RESPONSE_BYTES as usize);
-        let sense_bytes = u32::from_le_bytes(response[..4].try_into().unwrap()) as usize;
+        let word = |at: usize| u32::from_le_bytes(response[at..at + 4].try_into().unwrap());
+        let sense_bytes = word(SENSE_LEN_AT) as usize;
         let data = written.saturating_sub(posted.reply_bytes).min(posted.in_bytes);
         Answer {
-            response: response[11],
-            status: response[10],
-            residual: u32::from_le_bytes(response[4..8].try_into().unwrap()),
-            sense: response[12..12 + sense_bytes].to_vec(),
+            response: response[RESPONSE_AT],
+            status: response[STATUS_AT],
+            residual: word(RESIDUAL_AT),
+            sense: response[SENSE_AT..][..sense_bytes].to_vec(),
             data: self.memory.read(posted.slot + 0x2_0000, data as usize),
         }
     }
