@@ -117,18 +117,12 @@ impl Daemon {
 
     pub(crate) fn take_trace(&self, id: u64) -> Result<TraceNews, ApiError> {
         let now_ns = monotonic_ns();
-        let only = self.traces.lock().renew(id, now_ns)?.export.clone();
-        let exports = self.traced(only.as_deref())?;
-        let known = {
-            let mut live = self.traces.lock();
-            let known = live.renew(id, now_ns)?;
-            (known.slower_than_ns(), known.until_ns)
-        };
-        let (slower_than_ns, until_ns) = known;
+        let known = self.traces.lock().renew(id, now_ns)?.clone();
+        let exports = self.traced(known.export.as_deref())?;
         let mut news = TraceNews::default();
         let (mut told, mut times) = (Vec::new(), Times::default());
         for export in &exports {
-            export.recorder().arm(id, slower_than_ns, until_ns, now_ns);
+            export.recorder().arm(id, known.slower_than_ns(), known.until_ns, now_ns);
             let taken = export.recorder().take(id);
             news.lost += taken.lost;
             news.slow += taken.slow;

@@ -87,3 +87,30 @@ pub(super) fn extent(unit: &Unit, block: u64, blocks: u64) -> Result<(u64, u64),
         _ => Err(Sense::LBA_OUT_OF_RANGE),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Against bytes copied, and looked at one by one.
+        #[test]
+        fn a_cdb_has_its_bytes_and_no_bits_but_its_own(area in vec(any::<u8>(), 0..40), len in 0..20_usize, usage in vec(any::<u8>(), 1..=16)) {
+            let cdb = Cdb::new(&area, len);
+            let expected = area.get(..len).filter(|_| len <= BYTES).map(|cdb| {
+                let mut bytes = [0; BYTES];
+                bytes[..len].copy_from_slice(cdb);
+                Cdb(bytes)
+            });
+            prop_assert_eq!(cdb, expected);
+            // A CDB is as long as its usage data.
+            let Some(cdb) = Cdb::new(&area, usage.len()) else { return Ok(()) };
+            let unknown = cdb.0.iter().zip(&usage).map(|(byte, mask)| byte & !mask).enumerate().skip(1);
+            let first = unknown.into_iter().find(|(_, unknown)| *unknown != 0);
+            let expected = first.map(|(at, unknown)| Sense::cdb_bit(at as u16, unknown.ilog2() as u8));
+            prop_assert_eq!(cdb.only(mask(&usage)).err(), expected);
+        }
+    }
+}
