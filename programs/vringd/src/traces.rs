@@ -129,7 +129,7 @@ impl Daemon {
             times += taken.times;
             told.extend(taken.requests.into_iter().map(|request| (export.name(), request)));
         }
-        // Behind them, so that there are not more slow ones than all.
+        // Behind them, so that over a trace there are not more slow ones than all. Of one answer's some may be the next one's.
         news.answered = self.traces.lock().renew(id, now_ns)?.look(&exports);
         told.sort_by_key(|(_, request)| request.taken_ns + request.shown_ns);
         let clock = Clock::now();

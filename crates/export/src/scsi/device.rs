@@ -55,8 +55,11 @@ pub(crate) struct Scsi {
     units: Arc<Units>,
     looks: Jobs,
     news: Arc<News>,
-    /// Nobody has been served before: a driver that is not new has been told by another program, or host, until now.
-    is_first: AtomicBool,
+    /// By index, whether the session's rings have begun here. One that has lived elsewhere is of a driver whom another program, another
+    /// host or an earlier session has told of what happens, until now.
+    begun: Box<[AtomicBool]>,
+    /// The session's driver is such a one, and hears of it.
+    is_told: AtomicBool,
     state: Mutex<State>,
     /// Held while the list of units changes.
     changing: Mutex<()>,
@@ -78,7 +81,8 @@ impl Scsi {
             units: Arc::new(Units::new(units, Common { block_size_bytes, write_back, write_back_changeable })?),
             looks: Jobs::on(&LOOKS),
             news: Arc::default(),
-            is_first: AtomicBool::new(true),
+            begun: (0..request_queues + queue::REQUEST).map(|_| AtomicBool::new(false)).collect(),
+            is_told: AtomicBool::new(false),
             state: Mutex::new(State { config: Config::new(settings)?, negotiated: 0 }),
             changing: Mutex::default(),
         })
@@ -181,9 +185,7 @@ impl Scsi {
             negotiated if negotiated & wants == 0 => return,
             _ => self.news.add(event),
         }
-        let events: Vec<_> = rings.running().into_iter().filter(|(index, _)| *index == queue::EVENT).collect();
-        // Its worker looks whether there is something to do behind all that it hears.
-        rings.tell(&events, |_, _| {});
+        wake_events(rings);
     }
 
     /// Whether guests could be told of this capacity.
@@ -235,6 +237,13 @@ fn set_units(ring: &mut Ring, list: &List) {
     {
         ring.ring.queue.break_down(why);
     }
+}
+
+/// Has the event queue, if it runs, look whether there is something to tell.
+fn wake_events(rings: &RingSet) {
+    let events: Vec<_> = rings.running().into_iter().filter(|(index, _)| *index == queue::EVENT).collect();
+    // Its worker looks whether there is something to do behind all that it hears.
+    rings.tell(&events, |_, _| {});
 }
 
 impl Device for Scsi {
@@ -305,7 +314,9 @@ impl Device for Scsi {
     }
 
     fn ring(&self, index: u16, start: RingStart, label: Label) -> Result<Ring, Broken> {
-        if start.position != RingPosition::default() && self.is_first.load(Ordering::Relaxed) {
+        let begins = self.begun.get(usize::from(index)).is_some_and(|begun| !begun.swap(true, Ordering::Relaxed));
+        let has_lived = start.position != RingPosition::default();
+        if begins && has_lived && !self.is_told.swap(true, Ordering::Relaxed) {
             self.news.missed();
         }
         match index {
@@ -324,6 +335,9 @@ impl Device for Scsi {
                 ring.set_terms(terms);
             }
         });
+        if self.news.is_any() {
+            wake_events(rings);
+        }
     }
 
     fn places(&self) -> u16 {
@@ -350,7 +364,8 @@ impl Device for Scsi {
         state.negotiated = 0;
         state.config.reset();
         drop(state);
-        self.is_first.store(false, Ordering::Relaxed);
+        self.begun.iter().for_each(|begun| begun.store(false, Ordering::Relaxed));
+        self.is_told.store(false, Ordering::Relaxed);
         self.news.forget();
         self.units.power_on();
     }

@@ -60,7 +60,8 @@ impl News {
         *self.lock() = Waiting::default();
     }
 
-    fn is_any(&self) -> bool {
+    /// Whether there is something to tell.
+    pub(crate) fn is_any(&self) -> bool {
         let waiting = self.lock();
         waiting.missed || !waiting.events.is_empty()
     }

@@ -91,6 +91,11 @@ impl Fence {
     fn is_for(&self, lun: Lun, tag: u64, number: u64) -> bool {
         number < self.until && self.which.is(lun, tag)
     }
+
+    /// Whether they have ended on a queue that has taken so many, and takes no more if it is broken.
+    fn has_ended(&self, taken: u64, is_broken: bool) -> bool {
+        self.left == 0 && (taken >= self.until || is_broken)
+    }
 }
 
 /// One request queue of a device.
@@ -110,6 +115,8 @@ pub(crate) struct ScsiRing {
     pub(super) looks: Jobs,
     /// What is waited for, and by whom.
     fences: Vec<Fence>,
+    /// It is ending: what it has not taken is its next life's.
+    ends: bool,
     /// Reused: the head of a request.
     head: Box<[u8; HEAD_BYTES_MAX]>,
     /// Reused: its response.
@@ -144,6 +151,7 @@ impl ScsiRing {
             kept_bytes: 0,
             looks,
             fences: Vec::new(),
+            ends: false,
             head,
             response: Box::default(),
         };
@@ -217,6 +225,7 @@ impl ScsiRing {
                 let until = self.taken + if self.ring.queue.is_broken() { 0 } else { self.ring.queue.pending() as u64 };
                 let left = self.tasks(which);
                 self.fences.push(Fence { which, until, left, word });
+                self.give_up_untaken();
                 self.look_at_fences();
             }
         }
@@ -235,7 +244,19 @@ impl ScsiRing {
     #[cold]
     fn look_at_fences(&mut self) {
         let (taken, is_broken) = (self.taken, self.ring.queue.is_broken());
-        self.fences.retain(|fence| fence.left > 0 || (taken < fence.until && !is_broken));
+        self.fences.retain(|fence| !fence.has_ended(taken, is_broken));
+    }
+
+    /// What a ring that ends has not taken is its next life's: who waits for that is told that nobody can say when it has ended.
+    fn give_up_untaken(&mut self) {
+        let (taken, ends) = (self.taken, self.ends);
+        self.fences.retain(|fence| {
+            let comes_to_it = !ends || fence.until <= taken;
+            if !comes_to_it {
+                fence.word.give_up();
+            }
+            comes_to_it
+        });
     }
 
     /// A request has found its unit, and is a task from now on.
@@ -428,6 +449,13 @@ impl Attachment for ScsiRing {
         popped.is_some()
     }
 
+    /// Or there is a word to say, since the queue broke between two turns.
+    #[inline]
+    fn is_waiting(&self) -> bool {
+        let is_broken = self.ring.queue.is_broken();
+        self.ring.queue.ready() || (is_broken && self.fences.iter().any(|fence| fence.has_ended(self.taken, true)))
+    }
+
     fn ended(&mut self, completion: Completion, io: &mut Io<'_>) {
         let Some(head) = self.ring.in_flight(completion.token.index()) else {
             debug_assert!(false, "completion of {:?}, which is not in flight", completion.token);
@@ -481,14 +509,7 @@ impl Attachment for ScsiRing {
         while let Some(head) = self.ring.pop_owed(io.now_ns()) {
             self.start(head, true, io);
         }
-        // What was not taken is the next life's, whose end nobody can wait for here.
-        let taken = self.taken;
-        self.fences.retain(|fence| {
-            let comes_to_it = fence.until <= taken;
-            if !comes_to_it {
-                fence.word.give_up();
-            }
-            comes_to_it
-        });
+        self.ends = true;
+        self.give_up_untaken();
     }
 }

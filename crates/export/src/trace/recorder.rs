@@ -128,7 +128,8 @@ impl Recorder {
                 readers.all.retain(|known| known.until_ns >= now_ns);
                 let is_free = |seat: &usize| readers.all.iter().all(|known| known.seat != *seat);
                 if let Some(seat) = (0..READERS_MAX).find(is_free) {
-                    // What who sat there before has missed is nobody's.
+                    // What who sat there before has missed is nobody's, and nothing is counted by that bound any more.
+                    self.seats[seat].slower_than_ns.store(slower_than_ns, Ordering::Relaxed);
                     self.seats[seat].missed.store(0, Ordering::Relaxed);
                     readers.all.push(Reader { id: reader, seat, slower_than_ns, until_ns, news });
                 }

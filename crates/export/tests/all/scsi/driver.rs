@@ -5,8 +5,10 @@ use export::{Carried, DAEMON, Engine, Export, Hosting, ScsiOptions, Socket, Unit
 use frontkit::scsi::response::{RESIDUAL_AT, RESPONSE_AT, SENSE_AT, SENSE_LEN_AT, STATUS_AT};
 use frontkit::scsi::{self, CDB_AT};
 use frontkit::{Areas, Buffer, Eventfds, Memory, Queue, Session, readable, writable};
+use std::os::fd::{FromRawFd, IntoRawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use storage::Storage;
 use tempfile::TempDir;
@@ -15,6 +17,7 @@ use vhost::VhostBackend;
 use vhost::vhost_user::VhostUserFrontend;
 use vhost::vhost_user::message::VhostUserProtocolFeatures;
 use vhost_user::SocketOptions;
+use vmm_sys_util::eventfd::EventFd;
 
 /// How long something is waited for that must happen.
 pub(super) const HANG: Duration = Duration::from_secs(60);
@@ -179,6 +182,21 @@ impl Driver {
     /// Stops a queue: what it has taken is answered by then.
     pub(super) fn stop(&mut self, queue: usize) -> u16 {
         self.session.link().get_vring_base(queue).unwrap() as u16
+    }
+
+    /// As [`stop`](Driver::stop), on a thread that waits for it.
+    pub(super) fn begin_to_stop(&mut self, queue: usize) -> JoinHandle<u16> {
+        let link = self.session.link().clone();
+        std::thread::spawn(move || link.get_vring_base(queue).unwrap() as u16)
+    }
+
+    /// Has a queue call by something that cannot be called.
+    pub(super) fn break_call(&mut self, queue: usize) {
+        let file = tempfile::tempfile().unwrap();
+        // SAFETY: the descriptor is open, and nobody else's.
+        let call = unsafe { EventFd::from_raw_fd(file.into_raw_fd()) };
+        // A server that takes it for an error says so: what is wanted has happened.
+        let _ = self.session.link().set_vring_call(queue, &call);
     }
 
     /// Starts it again.

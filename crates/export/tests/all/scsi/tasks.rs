@@ -183,9 +183,35 @@ fn nobody_is_held_up_by_what_waits_for_tasks() {
     driver.enable(3, true);
     driver.end(left).good();
 
-    // Nor is the export's end.
+    // So it does of what comes while it ends, and waits for a disk.
+    storage.hold(|operation| matches!(operation, Operation::Write { .. }));
+    storage.asked();
+    let held = driver.begin(3, "0", &write_10(0, &[1; 512]), &[1; 512], 0);
+    eventually("it is under way", || !storage.asked().is_empty());
     driver.enable(3, false);
-    let _left = driver.begin(3, "1", &write_10(0, &[1; 512]), &[1; 512], 0);
+    let stopping = driver.begin_to_stop(3);
+    std::thread::sleep(A_WHILE);
+    let late = driver.begin(3, "0", &write_10(0, &[1; 512]), &[1; 512], 0);
+    let asked = driver.manage(ABORT_TASK, "0", late.tag);
+    std::thread::sleep(A_WHILE);
+    storage.release();
+    assert_eq!(driver.managed(asked), FAILURE);
+    driver.start(3, stopping.join().unwrap());
+    driver.end(held).good();
+    driver.end(late).good();
+
+    // A queue that breaks between two turns ends what waits for it.
+    driver.enable(3, false);
+    driver.begin(3, "0", &write_10(0, &[1; 512]), &[1; 512], 0);
+    let asked = driver.manage(ABORT_TASK_SET, "0", 0);
+    eventually("it waits", || server.export.ring(CONTROL as u16).is_some_and(|ring| ring.in_flight == 1));
+    driver.break_call(3);
+    assert_eq!(driver.managed(asked), COMPLETE);
+    driver.enable(3, true);
+
+    // Nor is the export's end.
+    driver.enable(2, false);
+    let _left = driver.begin(2, "1", &write_10(0, &[1; 512]), &[1; 512], 0);
     driver.manage(ABORT_TASK_SET, "1", 0);
     eventually("it waits", || server.export.ring(CONTROL as u16).is_some_and(|ring| ring.in_flight == 1));
     drop(server);

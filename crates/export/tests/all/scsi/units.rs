@@ -125,10 +125,26 @@ fn what_could_not_be_told_is_told_later() {
     driver.settle("0");
     // So is one that comes from another program, or from another host: once.
     let next = Server::new(vec![unit("0", "a", Arc::new(memory(1 << 20)))]);
-    let mut driver = next.take_over(driver);
+    // It has waited for its next event, and kicks for no reason of its own.
     let buffer = driver.offer_event();
+    let mut driver = next.take_over(driver);
     assert_eq!(driver.event(buffer).0, MISSED);
     driver.offer_event();
     driver.settle("0");
     assert!(!driver.has_answer(EVENT));
+    // A machine that is stopped and goes on has missed nothing, be it the whole of it or a queue.
+    for queues in [&[0, 1, 2, 3][..], &[2]] {
+        let bases: Vec<_> = queues.iter().map(|queue| (*queue, driver.stop(*queue))).collect();
+        bases.into_iter().for_each(|(queue, base)| driver.start(queue, base));
+        driver.write("0", 0, &[1; 512]).good();
+        assert!(!driver.has_answer(EVENT), "{queues:?}");
+    }
+    // One that has been elsewhere meanwhile, and comes back, is told.
+    let elsewhere = Server::new(vec![unit("0", "a", Arc::new(memory(1 << 20)))]);
+    let mut driver = elsewhere.take_over(driver);
+    eventually("it is told there", || driver.has_answer(EVENT));
+    driver.offer_event();
+    eventually("it has gone", || next.export.status().frontend.is_none());
+    let driver = next.take_over(driver);
+    eventually("it is told here", || driver.answers(EVENT) == 2);
 }
