@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
+use tests::daemon::Daemon;
 use tests::lab::Lab;
 use tests::vringd;
 
@@ -101,6 +102,21 @@ fn our_device_gives_back_what_was_written_over_scsi() -> Result<()> {
     }
     let synchronous = ["--rw", "randwrite", "--sync", "--depth", "8", "--ops", "500"];
     assert_done(&bench_over("blk", &synchronous)?, &["vringd"], 500)
+}
+
+/// Its control queue answers what looks like requests of a block device, so that all of them seem to go well.
+#[test]
+fn a_scsi_device_is_not_taken_for_a_block_device() -> Result<()> {
+    let daemon = Daemon::serve(
+        "[[disk]]\nname = 'd'\nstorage = { kind = 'memory', size = '16M' }\n[[export]]\nname = 'scsi'\nkind = 'scsi'\n\
+         socket = '@DIR@/scsi.sock'\nluns = [{ lun = 0, disk = 'd' }]\n",
+    )?;
+    let mut command = Command::new("timeout");
+    command.arg("60").arg(vringd::program()?).args(["bench", "disk", "--ops", "10", "--socket"]);
+    let output = command.arg(daemon.socket("scsi")).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(!output.status.success() && said.contains("--protocol scsi"), "{output:?}");
+    Ok(())
 }
 
 #[test]

@@ -137,9 +137,18 @@ impl Args {
     fn refuse_idle_options(&self, has_scsi: bool) -> Result<()> {
         let given = [("--lun", self.load.lun.is_some()), ("--reserve", self.load.reserve)];
         match given.into_iter().find(|(_, is_given)| *is_given) {
-            Some((option, _)) if !has_scsi => bail!("{option}: is for SCSI devices; give --protocol scsi too"),
+            Some((option, _)) if !has_scsi => {
+                bail!(
+                    "{option}: is for SCSI devices, and no server here is one; give --protocol scsi, or --against scsi:COMMAND"
+                )
+            }
             _ => Ok(()),
         }
+    }
+
+    /// Whether our server as it is takes part, and nobody else.
+    fn is_of_ours_alone(&self) -> bool {
+        self.against.is_empty() && self.ours.is_empty() && !self.host_fio && !self.alone
     }
 
     fn contenders(&self, vringd: &Path, has_image: bool) -> Result<Vec<Contender>> {
@@ -192,10 +201,10 @@ impl Args {
         }
         let template = Template::parse("--against", command)?;
         if !template.mentions("socket") {
-            bail!("--against {command:?}: does not mention {{socket}}, where the server has to listen");
+            bail!("--against {server:?}: does not mention {{socket}}, where the server has to listen");
         }
         if template.mentions("image") && !has_image {
-            bail!("--against {command:?}: mentions {{image}}; give --image PATH or --make-image SIZE@DIR");
+            bail!("--against {server:?}: mentions {{image}}; give --image PATH or --make-image SIZE@DIR");
         }
         Ok((template.program().to_owned(), protocol, template))
     }
@@ -226,13 +235,11 @@ pub(crate) fn our_command(
         words.extend(place.map(String::from));
     }
     words.extend(own.words().iter().cloned());
-    let has_disk = own.mentions("image") || own.words().iter().any(|word| word.starts_with("--lun"));
-    match protocol {
-        Protocol::Scsi if has_image && !has_disk => words.extend(["--lun".into(), format!("{lun}={{image}}")]),
-        Protocol::VhostUser | Protocol::Blk | Protocol::Nbd if has_image && !own.mentions("image") => {
-            words.push("{image}".into());
+    if has_image && !own.mentions("image") {
+        match protocol {
+            Protocol::Scsi => words.extend(["--lun".into(), format!("{lun}={{image}}")]),
+            Protocol::VhostUser | Protocol::Blk | Protocol::Nbd => words.push("{image}".into()),
         }
-        _ => {}
     }
     Ok(Template::from_words(words))
 }
@@ -262,7 +269,7 @@ struct Document<'a> {
 fn run_single(args: &Args, spec: &Spec, socket: &Path) -> Result<bool> {
     let progress = Progress::new(1, 0);
     progress.begin("run", spec.length());
-    let measured = contender::measure(Load::start(socket, spec)?, args.idle.zip(spec.server_pid), &progress)?;
+    let measured = contender::measure(Load::start_unknown(socket, spec)?, args.idle.zip(spec.server_pid), &progress)?;
     drop(progress);
     let idle = measured.idle.map(|idle| format!("\n{:16}{} a second", "idle wake-ups", count(idle.wakeups_per_s())));
     let text = format!("{}\n{}{}", report::describe(spec), report::summary(&measured.report), idle.unwrap_or_default());
@@ -274,7 +281,7 @@ fn run_single(args: &Args, spec: &Spec, socket: &Path) -> Result<bool> {
 fn run_contest(args: &Args, spec: &Spec, vringd: &Path) -> Result<bool> {
     let has_image = args.image.is_some() || args.make_image.is_some();
     let contenders = args.contenders(vringd, has_image)?;
-    if contenders.is_empty() || (contenders.len() == 1 && args.ours.is_empty() && !args.alone && !has_image) {
+    if contenders.is_empty() || (args.is_of_ours_alone() && !has_image) {
         bail!("nothing to measure: give --socket PATH, or --against COMMAND, --host-fio or --ours ARGS");
     }
     let progress = Progress::new(u64::from(args.rounds) * contenders.len() as u64, 0);
@@ -350,7 +357,9 @@ mod tests {
         assert!(contenders("--against 'peer {image}'").contains("does not mention {socket}"));
         assert!(contenders("--against 'peer {socket} {image}'").contains("--make-image"));
         assert!(contenders("--host-fio").contains("--image PATH"));
+        assert!(contenders("--against 'blk: peer'").contains("\"blk: peer\": does not mention"));
         assert!(contenders("--lun 3").starts_with("--lun: is for SCSI devices"));
+        assert!(contenders("--protocol scsi --alone --lun 3 --against blk:vringd").contains("no server here is one"));
         assert!(spec("--socket s --reserve").unwrap_err().starts_with("--reserve: is for SCSI devices"));
         assert!(spec("--socket s --protocol scsi --reserve --lun 1:2").is_ok());
     }
@@ -380,6 +389,7 @@ mod tests {
         assert_eq!(scsi("--workers 2", true), "/v scsi --socket S --workers 2 --lun 3=I");
         assert_eq!(scsi("--lun 0={image}", true), "/v scsi --socket S --lun 0=I");
         assert_eq!(scsi("--lun 0=null:1G", false), "/v scsi --socket S --lun 0=null:1G");
+        assert_eq!(scsi("--lun 1=null:1G", true), "/v scsi --socket S --lun 1=null:1G --lun 3=I");
     }
 
     #[test]

@@ -37,14 +37,15 @@ pub(crate) struct SlotQueue {
     pub(crate) queue: Queue,
     buffers: Area,
     layout: Layout,
-    depth: u16,
+    /// Whether each slot has a request that the server has not used.
+    in_flight: Box<[bool]>,
     pub(crate) data_bytes: usize,
 }
 
 impl SlotQueue {
     /// `depth` slots on `queue`, with buffers in `buffers`, both as [`Layout::plan`] says.
     pub(crate) fn new(queue: Queue, buffers: Area, layout: Layout, depth: u16, data_bytes: usize) -> Self {
-        Self { queue, buffers, layout, depth, data_bytes }
+        Self { queue, buffers, layout, in_flight: vec![false; usize::from(depth)].into(), data_bytes }
     }
 
     /// `len` bytes of a slot's buffers.
@@ -67,25 +68,29 @@ impl SlotQueue {
             chain[count] = Buffer { addr: self.buffers.guest_addr(base + at), len: len as u32, writable };
             count += 1;
         }
+        self.in_flight[usize::from(slot)] = true;
         self.queue.add(slot * self.layout.descriptors, &chain[..count]);
     }
 
     /// Enters the request again that a slot had last and that the server has used.
     pub(crate) fn again(&mut self, slot: u16) {
+        self.in_flight[usize::from(slot)] = true;
         self.queue.enter(slot * self.layout.descriptors);
     }
 
     /// The slot of the next request that the server has used, if there is one, and how many bytes it wrote.
     ///
     /// # Errors
-    /// The server used what was not asked.
+    /// The server used what was not asked, or used it twice.
     pub(crate) fn take(&mut self) -> Result<Option<(u16, u32)>> {
         let Some(Used { head, len: written }) = self.queue.take_used() else { return Ok(None) };
         let each = self.layout.descriptors;
         let slot = u16::try_from(head).ok().filter(|head| head % each == 0).map(|head| head / each);
-        let Some(slot) = slot.filter(|slot| *slot < self.depth) else {
-            bail!("the server used descriptor {head}, which is the head of no request");
+        let in_flight = slot.and_then(|slot| Some((slot, self.in_flight.get_mut(usize::from(slot))?)));
+        let Some((slot, is_in_flight)) = in_flight.filter(|(_, is_in_flight)| **is_in_flight) else {
+            bail!("the server used descriptor {head}, which is the head of no request in flight");
         };
+        *is_in_flight = false;
         Ok(Some((slot, written)))
     }
 
@@ -100,7 +105,7 @@ impl SlotQueue {
     }
 
     fn base(&self, slot: u16) -> usize {
-        assert!(slot < self.depth);
+        assert!(usize::from(slot) < self.in_flight.len());
         usize::from(slot) * self.layout.stride(self.data_bytes)
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use blkio::Blkio;
 
@@ -62,6 +62,30 @@ impl Device {
             Ok(device) => device,
             Err(_) => Err(mute(socket, spec)),
         }
+    }
+}
+
+impl Device {
+    /// Whether a read of the first block brings what lies there. A device of another kind may take a read for something that it
+    /// knows, and call it done: nothing else tells a frontend that connects to a socket what device is there.
+    pub(super) fn reads(&mut self) -> Result<bool, Error> {
+        let Some((queue, buffers)) = self.queues.first_mut().zip(self.buffers.first_mut()) else { return Ok(true) };
+        // What lies there may be what one of them was filled with.
+        for fill in [0x5a, 0xa5] {
+            buffers.slice(0).fill(fill);
+            queue.read(0, buffers.lend(0), 0);
+            let deadline = Instant::now() + SETUP_TIME_MAX;
+            while queue.reap(1, SETUP_TIME_MAX)? == 0 {
+                if Instant::now() > deadline {
+                    return Err(Error::Stall { in_flight: 1, seconds: SETUP_TIME_MAX.as_secs() });
+                }
+            }
+            // A disk may well fail: the load counts that.
+            if queue.completion(0).result < 0 || buffers.slice(0).iter().any(|byte| *byte != fill) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 

@@ -125,6 +125,11 @@ pub enum Error {
         /// What went wrong.
         cause: anyhow::Error,
     },
+    /// {socket:?}: says that it has read, and has written nothing; is that a vhost-user-blk server? For virtio-scsi: --protocol scsi
+    NoData {
+        /// The socket.
+        socket: PathBuf,
+    },
     /// the disk has no flush: use neither --sync nor --flush-every
     NoFlush,
     /// cannot wait for completions: {cause}
@@ -313,6 +318,15 @@ impl Load {
     /// As [`Connection::open`], or a thread could not be started.
     pub fn start(socket: &Path, spec: &Spec) -> Result<Self, Error> {
         Self::on(Connection::open(socket, spec)?, spec)
+    }
+
+    /// As [`Load::start`], on a server of which nothing but its socket is known: it shows first that it reads.
+    pub(crate) fn start_unknown(socket: &Path, spec: &Spec) -> Result<Self, Error> {
+        let mut connection = Connection::open(socket, spec)?;
+        if !connection.0.reads()? {
+            return Err(Error::NoData { socket: socket.to_owned() });
+        }
+        Self::on(connection, spec)
     }
 
     fn on(mut connection: Connection, spec: &Spec) -> Result<Self, Error> {

@@ -30,6 +30,11 @@ impl Protocol {
         self != Self::Nbd
     }
 
+    /// Whether our own driver speaks it.
+    pub(crate) fn is_driven_here(self) -> bool {
+        matches!(self, Self::Blk | Self::Scsi)
+    }
+
     /// What it calls one of several ways to the disk.
     pub(crate) fn queue_word(self) -> &'static str {
         match self {

@@ -12,6 +12,8 @@ use crate::parse;
 const LEDGER_BLOCKS_MAX: u64 = 1 << 28;
 /// Most bytes of buffers, which are all touched before the run.
 const BUFFER_BYTES_MAX: u64 = 4 << 30;
+/// What our own driver has before the data of a request: its head and its answer, on a page of their own.
+pub(crate) const DRIVER_BYTES: usize = 4096;
 
 /// Direction and order of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum, strum::IntoStaticStr)]
@@ -322,9 +324,10 @@ impl Spec {
         self.time.map(|time| time + self.ramp)
     }
 
-    /// Distance between buffers: whole pages, as O_DIRECT servers need them aligned.
+    /// Distance between buffers: whole pages, as O_DIRECT servers need them aligned. Our own driver has more there.
     pub(crate) fn buffer_stride_bytes(&self) -> u64 {
-        u64::from(self.block_bytes).next_multiple_of(4096)
+        let driver_bytes = if self.protocol.is_driven_here() { DRIVER_BYTES as u64 } else { 0 };
+        driver_bytes + u64::from(self.block_bytes).next_multiple_of(4096)
     }
 
     /// Bytes of all buffers.

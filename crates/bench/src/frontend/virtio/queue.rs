@@ -9,13 +9,14 @@ use super::{Operation, Verdict, blk, scsi};
 use crate::driver::{self, Layout, SlotQueue};
 use crate::frontend::buffers::Loan;
 use crate::frontend::queue::Completion;
+use crate::frontend::spec::DRIVER_BYTES;
 
 /// Where a slot's answer lies, behind its head.
 pub(super) const ANSWER_AT: usize = 256;
 /// The largest answer.
 pub(super) const ANSWER_BYTES_MAX: usize = 256;
 /// Three descriptors, and data in pages of its own.
-pub(super) const LAYOUT: Layout = Layout { descriptors: 3, data_at: 4096 };
+pub(super) const LAYOUT: Layout = Layout { descriptors: 3, data_at: DRIVER_BYTES };
 /// What an answer is filled with, so that one which was never written shows: no status is that.
 pub(super) const UNANSWERED: u8 = 0xee;
 
