@@ -39,6 +39,13 @@ pub enum ExportError {
     Unit(#[from] device::scsi::UnitError),
     /// {0}
     Identity(#[from] device::scsi::IdentityError),
+    /// disk `{disk}` is a logical unit of another device already, with the serial number `{serial}`: it has the same one here, and the same block size and write cache
+    AnotherUnit {
+        /// The disk.
+        disk: String,
+        /// Its serial number.
+        serial: String,
+    },
     /// {0}
     Storage(#[from] storage::StorageError),
     /// it has no intent log: serve a volume, or give memory, null or sim an `intent_log`

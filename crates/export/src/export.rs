@@ -109,7 +109,8 @@ impl Export {
     /// # Errors
     /// A socket that cannot be bound, geometry that no unit can have, or workers that cannot be started.
     pub fn scsi(hosting: Hosting, options: ScsiOptions, engine: &Engine) -> Result<Export, ExportError> {
-        let scsi = Arc::new(Scsi::new(options, hosting.queue_size_max)?);
+        let scsi = Scsi::new(options, hosting.queue_size_max, &hosting.name, hosting.carried.port)?;
+        let scsi = Arc::new(scsi);
         if hosting.carried.write_back == Some(true) {
             scsi.turn_write_caches_on();
         }

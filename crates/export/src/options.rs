@@ -68,6 +68,8 @@ pub struct Carried {
     pub last_error: Option<String>,
     /// Whether the driver has a disk's write cache on; `None` leaves it to the options.
     pub write_back: Option<bool>,
+    /// The number of a SCSI device's port.
+    pub port: Option<u16>,
     /// How its socket is shown; as usual if this does not say.
     pub shown: Option<String>,
     /// The guest's session with a directory by FUSE, whose tree was made from `Export::hand_directory_over`.

@@ -61,6 +61,7 @@ pub(crate) fn export_error(error: ExportError, name: &str) -> ApiError {
         ExportError::ScsiConfig(error) => field("luns", error),
         ExportError::Unit(error) => field("luns", error),
         ExportError::Identity(error) => field("luns", error),
+        ExportError::AnotherUnit { .. } => field("luns", error),
         ExportError::Tag(error) => field("directory.tag", error),
         ExportError::P9Tag(error) => field("directory.tag", error),
         ExportError::RequestQueues(_) | ExportError::Connections(_) => field("queues", error),

@@ -24,7 +24,7 @@ use control::model::{
 use control::{ApiError, Asker, Scope};
 use disk::{Disk, Disks, Lease};
 use engine::WorkerSpec;
-use export::{DAEMON, DiskOptions, Engine, Export, ExportError, Hosting, NbdOptions};
+use export::{DAEMON, DiskOptions, Engine, Export, ExportError, Hosting, LogicalUnits, NbdOptions};
 use std::collections::BTreeMap;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -53,6 +53,8 @@ pub(crate) struct Daemon {
     pub(crate) started: Instant,
     exports: RwLock<BTreeMap<String, Served>>,
     pub(crate) disks: Disks,
+    /// What SCSI devices make of them.
+    pub(crate) logical_units: LogicalUnits,
     /// Copies of disks, while guests use them.
     pub(crate) jobs: Jobs,
     pub(crate) groups: Groups,
@@ -94,6 +96,7 @@ impl Daemon {
             started: Instant::now(),
             exports: RwLock::default(),
             disks: Disks::default(),
+            logical_units: LogicalUnits::default(),
             jobs: Jobs::default(),
             groups: Groups::default(),
             changing: Mutex::new(()),
@@ -243,7 +246,7 @@ impl Daemon {
                 Export::disk(hosting, options, lease.disk().storage(), &self.engine)
             }
             None if new.kind == ExportKind::Scsi => {
-                Export::scsi(hosting, units::device_in(&new, &leases), &self.engine)
+                Export::scsi(hosting, units::device_in(&new, &leases, self.logical_units.clone()), &self.engine)
             }
             None => {
                 let about = new.directory()?;

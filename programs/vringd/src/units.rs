@@ -6,7 +6,7 @@ use crate::failure::field;
 use control::ApiError;
 use control::model::{self as api, Lun, NewExport, NewUnit};
 use disk::{Disk, Lease, User};
-use export::{Export, ExportError, ScsiOptions, UnitOptions};
+use export::{Export, ExportError, LogicalUnits, ScsiOptions, UnitOptions};
 use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard};
 
@@ -18,13 +18,14 @@ pub(crate) fn options(new: &NewUnit, lease: &Lease) -> UnitOptions {
     UnitOptions {
         lun: new.lun,
         disk: new.disk.clone(),
+        is_shared: false,
         serial: new.serial().to_owned(),
         storage: lease.disk().storage(),
     }
 }
 
 /// A device that is about to be made, with the disks that it has.
-pub(crate) fn device_in(new: &NewExport, leases: &Leases) -> ScsiOptions {
+pub(crate) fn device_in(new: &NewExport, leases: &Leases, logical_units: LogicalUnits) -> ScsiOptions {
     let write_cache = new.write_cache.unwrap_or_default();
     let unit = |unit: &NewUnit| Some(options(unit, leases.get(&unit.lun)?));
     ScsiOptions {
@@ -33,6 +34,7 @@ pub(crate) fn device_in(new: &NewExport, leases: &Leases) -> ScsiOptions {
         write_back: write_cache.is_on(),
         write_back_changeable: write_cache.is_changeable(),
         units: new.luns.iter().filter_map(unit).collect(),
+        logical_units,
     }
 }
 

@@ -43,6 +43,10 @@ impl Export {
                 Served::Directory(_) | Served::P9(_) => None,
             },
             shown: Some(self.socket.clone()),
+            port: match &self.served {
+                Served::Scsi(scsi) => Some(scsi.port()),
+                Served::Disk(_) | Served::Directory(_) | Served::P9(_) => None,
+            },
             fuse: None,
         }
     }

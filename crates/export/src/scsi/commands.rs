@@ -1,7 +1,9 @@
 //! Commands: begun, gone on with, answered.
 
 use super::kind::Kind;
+use super::logical::State;
 use super::ring::{KEPT_BYTES_MAX, ScsiRing};
+use super::swaps::SwapTurn;
 use super::units::{number, of_target};
 use super::work::{Look, PART_BYTES, Ranges, Repeat, Swap, SwapStep, Verify, Work};
 use crate::buffers;
@@ -9,8 +11,8 @@ use crate::label::Label;
 use crate::trace::{Object, What};
 use device::scsi::spec::sense::{code, key};
 use device::scsi::{
-    Addressed, Attention, Command, Compare, Extent, Facts, Inventory, Naa, Ports, Query, Reports, Response,
-    ResponseCode, Sense, Status, TargetPort, Unmaps, answer, decode, lba_status_out, select_mode,
+    Addressed, Attention, Command, Compare, Extent, Facts, Inventory, Ports, Query, Reports, Response, ResponseCode,
+    Sense, Status, Unmaps, answer, decode, lba_status_out, select_mode,
 };
 use engine::{Completion, Io, Token};
 use std::sync::{Arc, OnceLock};
@@ -25,8 +27,6 @@ const EXTENTS_MAX: usize = 256;
 /// What is said of a command that an earlier life of the ring may have done, and that must not be done twice: an initiator looks, or
 /// tries again.
 const MAY_BE_DONE: Sense = Sense::new(key::ABORTED_COMMAND, code::NONE);
-/// The one target port of a device: its socket.
-pub(super) const PORT: TargetPort = TargetPort(1);
 /// Bytes of a parameter list, at most.
 const LIST_BYTES_MAX: usize = 8 << 10;
 
@@ -222,7 +222,7 @@ impl ScsiRing {
         self.turns.begun_bytes += 2 * len;
         let found = Vec::with_capacity(half);
         let Some(entry) = self.entry_of(head) else { return };
-        let turn = entry.unit.line_up(|| io.reply_by(LINE, Token::request(head)));
+        let turn = SwapTurn::line_up(entry.unit.logical.clone(), || io.reply_by(LINE, Token::request(head)));
         let is_next = turn.has_come();
         let swap = Swap { offset, expected, next, found, durable, step: SwapStep::Waits, turn: Some(turn) };
         self.keep(head, Work::Swap(Box::new(swap)));
@@ -310,17 +310,21 @@ impl ScsiRing {
 
     fn set_stopped(&mut self, head: u16, stopped: bool) {
         if let Some(entry) = self.entry_of(head) {
-            entry.unit.clone().change(|state| state.facts.set_stopped(stopped));
+            entry.unit.clone().change(|state, _| state.facts.set_stopped(stopped));
         }
     }
 
     fn select_mode(&mut self, head: u16, list_bytes: u16, long: bool, io: &mut Io<'_>) {
         let list = self.list_bytes(list_bytes.into());
         let Some(entry) = self.entry_of(head) else { return };
-        let selected = entry.unit.clone().change(|state| {
+        let selected = entry.unit.clone().change(|state, path| {
             let mode = select_mode(&list, long, &state.facts)?;
-            let turned_off = state.facts.mode().write_cache && !mode.write_cache;
+            let before = state.facts.mode();
+            let turned_off = before.write_cache && !mode.write_cache;
             state.facts.set_mode(mode);
+            if mode != before {
+                state.tell_others(path, Attention::ModeChanged);
+            }
             Ok(turned_off)
         });
         let moved = list_bytes.into();
@@ -339,12 +343,15 @@ impl ScsiRing {
             (Query::RequestSense { .. }, Some(entry)) if entry.attention => entry.unit.take_attention(),
             _ => None,
         };
+        let own = self.port.nexus.port;
+        let name = self.port.name;
         let entry = self.entry_of(head);
+        let all = entry.as_ref().map_or_else(|| vec![own], |entry| entry.unit.logical.look(State::ports));
         let facts = Facts {
             addressed: entry.as_ref().map_or(Addressed::Nothing, |entry| Addressed::Disk(&entry.facts)),
-            identity: entry.as_ref().map(|entry| &entry.unit.identity),
+            identity: entry.as_ref().map(|entry| entry.unit.identity()),
             inventory: Inventory::Target(&luns),
-            ports: Ports { own: PORT, name: &Naa::local(0), all: &[PORT] },
+            ports: Ports { own, name: &name, all: &all },
             sense,
             usage: None,
         };
@@ -382,7 +389,7 @@ impl ScsiRing {
     }
 
     #[inline]
-    fn keep(&mut self, head: u16, work: Work) {
+    pub(super) fn keep(&mut self, head: u16, work: Work) {
         self.kept_bytes += work.kept_bytes();
         self.ring.slot(head).request.set_work(work);
     }
@@ -401,6 +408,8 @@ impl ScsiRing {
         let request = &mut self.ring.slot(head).request;
         let step = match &mut request.work {
             Work::Look(_) => return self.say_status(head, io),
+            // Whoever was preempted has no command under way any more.
+            Work::Preempt { .. } => Step::Done(Ok(())),
             _ if std::mem::take(&mut request.between) => Step::Done(Ok(())),
             Work::Swap(swap) if swap.step == SwapStep::Waits => Step::Done(Ok(())),
             _ => match self.submitted(head) {
@@ -497,6 +506,7 @@ impl ScsiRing {
                     (2 * swap.expected.len() as u64, differs)
                 }
             },
+            Work::Preempt { moved } => (*moved, None),
             Work::Look(_) => return false,
         };
         match differs {

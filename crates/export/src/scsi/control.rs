@@ -42,6 +42,8 @@ enum Then {
     Done,
     /// Resets these units, and says so.
     Reset(Which),
+    /// The driver has lost its way to these units, and it is said.
+    LoseNexus(Which),
 }
 
 /// The control queue of a device.
@@ -129,7 +131,7 @@ impl ControlRing {
             Tmf::LogicalUnitReset => self.ask(head, unit, Then::Reset(unit), io),
             Tmf::NexusReset => {
                 let target = Which { lun: None, ..unit };
-                self.ask(head, target, Then::Reset(target), io);
+                self.ask(head, target, Then::LoseNexus(target), io);
             }
             Tmf::QueryTask => self.ask(head, task, Then::Say, io),
             Tmf::QueryTaskSet => self.ask(head, unit, Then::Say, io),
@@ -140,9 +142,16 @@ impl ControlRing {
     /// Asks the device's rings of these tasks. The request goes on when they have answered.
     fn ask(&mut self, head: u16, which: Which, then: Then, io: &mut Io<'_>) {
         let question = if matches!(then, Then::Say) { Question::Exist } else { Question::End };
+        let own = self.turns.label.keeper().map(|keeper| (keeper, which, question));
+        let others = match then {
+            Then::Reset(which) => self.units.others_on(which),
+            Then::Say | Then::Done | Then::LoseNexus(_) => Vec::new(),
+        };
+        let others = others.into_iter().map(|(keeper, which)| (keeper, which, Question::EndOfTaken));
+        let asked = own.into_iter().chain(others).collect();
         let unit = which.lun.map(|number| Object::Unit(values::Lun { target: which.target, number }));
         self.turns.trace.asks(What { object: unit, range: None });
-        let word = tasks::ask(&self.turns.label, which, question, io.reply_by(OTHER, Token::request(head)));
+        let word = tasks::ask(asked, io.reply_by(OTHER, Token::request(head)));
         let slot = self.ring.slot(head);
         (slot.request.word, slot.request.then) = (word, then);
         // For requests that are asked after themselves.
@@ -155,6 +164,10 @@ impl ControlRing {
         let code = match (result, self.ring.slot(head).request.then) {
             (word::NONE, Then::Reset(which)) => {
                 self.units.reset(which);
+                ResponseCode::Ok
+            }
+            (word::NONE, Then::LoseNexus(which)) => {
+                self.units.lose_nexus(which);
                 ResponseCode::Ok
             }
             (word::NONE, Then::Say | Then::Done) => ResponseCode::Ok,

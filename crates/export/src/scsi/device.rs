@@ -2,6 +2,7 @@
 
 use super::control::ControlRing;
 use super::events::{EventRing, News};
+use super::logical::LogicalUnits;
 use super::ring::{ScsiRing, Terms};
 use super::units::{Common, List, TRANSFER_BYTES_MAX, UnitOptions, UnitStatus, Units, number};
 use crate::device::{Device, Took};
@@ -42,6 +43,8 @@ pub struct ScsiOptions {
     pub write_back_changeable: bool,
     /// The units that there are at first.
     pub units: Vec<UnitOptions>,
+    /// Those of all devices of the daemon.
+    pub logical_units: LogicalUnits,
 }
 
 struct State {
@@ -66,8 +69,16 @@ pub(crate) struct Scsi {
 }
 
 impl Scsi {
-    pub(crate) fn new(options: ScsiOptions, queue_size_max: u16) -> Result<Scsi, ExportError> {
-        let ScsiOptions { request_queues, block_size_bytes, write_back, write_back_changeable, units } = options;
+    /// The device of this export, whose port has a number already or gets one.
+    pub(crate) fn new(
+        options: ScsiOptions,
+        queue_size_max: u16,
+        export: &str,
+        port: Option<u16>,
+    ) -> Result<Scsi, ExportError> {
+        let ScsiOptions { request_queues, block_size_bytes, write_back, write_back_changeable, units, logical_units } =
+            options;
+        let port = logical_units.port(export, port);
         let settings = Settings {
             request_queues,
             seg_max: SEG_MAX.min(u32::from(queue_size_max).saturating_sub(2).max(1)),
@@ -75,10 +86,11 @@ impl Scsi {
             commands_per_lun: COMMANDS_PER_LUN,
             ..Settings::default()
         };
+        let common = Common { block_size_bytes, write_back, write_back_changeable };
         LOOKS.prepare();
         Ok(Scsi {
             request_queues,
-            units: Arc::new(Units::new(units, Common { block_size_bytes, write_back, write_back_changeable })?),
+            units: Arc::new(Units::new(units, common, logical_units, port)?),
             looks: Jobs::on(&LOOKS),
             news: Arc::default(),
             begun: (0..request_queues + queue::REQUEST).map(|_| AtomicBool::new(false)).collect(),
@@ -126,6 +138,11 @@ impl Scsi {
         self.units.list().values().map(|unit| unit.storage()).collect()
     }
 
+    /// The number of its port.
+    pub(crate) fn port(&self) -> u16 {
+        self.units.port().nexus.port.0
+    }
+
     pub(crate) fn status(&self) -> Vec<UnitStatus> {
         self.units.status()
     }
@@ -164,7 +181,8 @@ impl Scsi {
             }
             std::thread::sleep(LOOK_AGAIN_AFTER);
         }
-        if let Some(custody) = unit.storage().custody()
+        if !unit.is_used_beside()
+            && let Some(custody) = unit.storage().custody()
             && let Err(error) = custody.give_up(DRAIN_PATIENCE)
         {
             return Err(ExportError::Take(error.to_string()));
@@ -298,7 +316,9 @@ impl Device for Scsi {
 
     fn give_up(&self, patience: Duration) -> Result<bool, String> {
         let mut any = false;
-        for storage in self.storages() {
+        // What drivers of other devices use is given up by the last of them.
+        for unit in self.units.list().values().filter(|unit| !unit.is_used_beside()) {
+            let storage = unit.storage();
             let given = storage.custody().map_or(Ok(false), |custody| custody.give_up(patience));
             any |= given.map_err(|error| format!("{}: {error}", storage.describe().target))?;
         }
@@ -319,10 +339,14 @@ impl Device for Scsi {
         if begins && has_lived && !self.is_told.swap(true, Ordering::Relaxed) {
             self.news.missed();
         }
+        self.units.port().has(&label);
         match index {
             queue::CONTROL => ControlRing::new(start, self.units.clone(), label).map(Ring::new),
             queue::EVENT => EventRing::new(start, self.news.clone(), label).map(Ring::new),
-            _ => ScsiRing::new(start, self.terms(), self.units.list(), self.looks.clone(), label).map(Ring::new),
+            _ => {
+                let port = self.units.port().clone();
+                ScsiRing::new(start, self.terms(), (port, self.units.list()), self.looks.clone(), label).map(Ring::new)
+            }
         }
     }
 
@@ -333,6 +357,7 @@ impl Device for Scsi {
             set_units(ring, &list);
             if let Some(ring) = ring.of::<ScsiRing>() {
                 ring.set_terms(terms);
+                ring.is_found();
             }
         });
         if self.news.is_any() {
@@ -367,6 +392,6 @@ impl Device for Scsi {
         self.begun.iter().for_each(|begun| begun.store(false, Ordering::Relaxed));
         self.is_told.store(false, Ordering::Relaxed);
         self.news.forget();
-        self.units.power_on();
+        self.units.begin();
     }
 }

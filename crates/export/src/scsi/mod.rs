@@ -4,8 +4,9 @@
 //! |---|---|
 //! | `device` | its part in a session |
 //! | `units` | what all rings know of its units |
+//! | `logical`, `port` | a unit as several devices have it, and a device as its units know it |
 //! | `ring`, `request` | request queues: from a chain to a unit, and back |
-//! | `commands`, `work` | what a command does, and what is left of it between two steps of a storage |
+//! | `commands`, `work`, `swaps` | what a command does, and what is left of it between two steps of a storage |
 //! | `reserve` | reservations |
 //! | `control`, `tasks` | the control queue: task management |
 //! | `events` | the event queue |
@@ -15,14 +16,18 @@ mod control;
 mod device;
 mod events;
 mod kind;
+mod logical;
+mod port;
 mod request;
 mod reserve;
 mod ring;
+mod swaps;
 mod tasks;
 mod units;
 mod work;
 
 pub(crate) use device::Scsi;
 pub use device::ScsiOptions;
+pub use logical::{LogicalUnitName, LogicalUnits};
 use tasks::Which;
 pub use units::{UnitOptions, UnitStatus};

@@ -1,51 +1,66 @@
-//! Reservations, as commands ask for them. They are the device's alone, and gone with the daemon: a unit has one nexus here, and what is
-//! to survive a loss of power is refused.
+//! Reservations, as commands ask for them. They are the logical unit's, and gone with the daemon: what is to survive a loss of power is
+//! refused.
 
-use super::commands::PORT;
+use super::logical::State;
 use super::ring::ScsiRing;
+use super::tasks::{self, Question};
+use super::work::Work;
+use crate::trace::OTHER;
 use device::scsi::reservations::{Refused, ReserveIn, ReserveOut};
-use device::scsi::{InitiatorPort, Nexus, Response, Status};
-use engine::Io;
-
-/// Whoever has connected: each device has one driver.
-pub(super) const NEXUS: Nexus = Nexus { initiator: InitiatorPort(0x3000_0000_0000_0001), port: PORT };
+use device::scsi::{Nexus, Response, Status};
+use engine::{Io, Token};
 
 impl ScsiRing {
     /// PERSISTENT RESERVE IN.
     pub(super) fn reserve_in(&mut self, head: u16, action: ReserveIn, allocation: u16, io: &Io<'_>) {
         let Some(entry) = self.entry_of(head) else { return };
         let mut out = Vec::new();
-        let (_, state) = entry.unit.state();
-        match state.reservations.read(action, allocation, &mut out) {
+        match entry.unit.logical.look(|state| state.reservations.read(action, allocation, &mut out)) {
             Ok(()) => self.send(head, &out, io),
             Err(refused) => self.refuse(head, refused, io),
         }
     }
 
     /// PERSISTENT RESERVE OUT.
-    pub(super) fn reserve_out(&mut self, head: u16, out: ReserveOut, io: &Io<'_>) {
+    pub(super) fn reserve_out(&mut self, head: u16, out: ReserveOut, io: &mut Io<'_>) {
         let list = self.list_bytes(out.list_bytes as usize);
+        let moved = list.len() as u64;
         let Some(entry) = self.entry_of(head) else { return };
-        let changed = entry.unit.clone().change(|state| {
-            let change = state.reservations.change(&out, &list, NEXUS, &[PORT])?;
-            // There is no other nexus to be told of anything.
-            change.attentions.iter().filter(|(nexus, _)| *nexus == NEXUS).for_each(|(_, what)| state.establish(*what));
-            Ok(())
+        let unit = entry.unit.clone();
+        let changed = unit.change(|state, _| {
+            let ports = state.ports();
+            let change = state.reservations.change(&out, &list, unit.nexus(), &ports)?;
+            change.attentions.iter().for_each(|(nexus, what)| state.tell_nexus(*nexus, *what));
+            Ok(change.aborted)
         });
-        self.reserved(head, changed, list.len() as u64, io);
+        match changed {
+            // Who aborts commands of its own knows which those are.
+            Ok(aborted) if aborted.iter().any(|nexus| *nexus != unit.nexus()) => {
+                let asked = unit.others_of(|nexus| aborted.contains(&nexus));
+                let asked = asked.into_iter().map(|(keeper, which)| (keeper, which, Question::EndOfTaken)).collect();
+                self.keep(head, Work::Preempt { moved });
+                // What has been begun ends as it does, and nothing that they begin now gets in.
+                let _word = tasks::ask(asked, io.reply_by(OTHER, Token::request(head)));
+                self.turns.trace.pending(head, io);
+            }
+            changed => self.reserved(head, changed.map(drop), moved, io),
+        }
     }
 
     /// RESERVE.
     pub(super) fn reserve(&mut self, head: u16, io: &Io<'_>) {
-        let Some(entry) = self.entry_of(head) else { return };
-        let changed = entry.unit.clone().change(|state| state.reservations.reserve(NEXUS));
-        self.reserved(head, changed, 0, io);
+        self.change_reserved(head, |state, nexus| state.reservations.reserve(nexus), io);
     }
 
     /// RELEASE.
     pub(super) fn release(&mut self, head: u16, io: &Io<'_>) {
+        self.change_reserved(head, |state, nexus| state.reservations.release(nexus), io);
+    }
+
+    fn change_reserved(&mut self, head: u16, f: fn(&mut State, Nexus) -> Result<(), Refused>, io: &Io<'_>) {
         let Some(entry) = self.entry_of(head) else { return };
-        let changed = entry.unit.clone().change(|state| state.reservations.release(NEXUS));
+        let nexus = entry.unit.nexus();
+        let changed = entry.unit.logical.change(|state| f(state, nexus));
         self.reserved(head, changed, 0, io);
     }
 

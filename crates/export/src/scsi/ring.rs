@@ -1,9 +1,12 @@
 //! A request queue, and the units behind it: the attachment. Kick to notification passes through this file.
 
 use super::kind::Kind;
+use super::logical::{Logical, View};
+use super::port::Port;
 use super::request::ScsiRequest;
 use super::tasks::{Question, Which, Word};
 use super::units::{List, Unit, has_target};
+use super::work::Work;
 use crate::attachment::Attachment;
 use crate::label::Label;
 use crate::limit::TURN_BYTES_MAX;
@@ -38,6 +41,8 @@ pub(crate) struct Terms {
 /// A unit as a ring knows it.
 pub(super) struct Entry {
     pub(super) unit: Arc<Unit>,
+    /// The unit's, nearer.
+    logical: Arc<Logical>,
     /// What requests drive.
     pub(super) storage: Arc<dyn Storage>,
     /// The version of what follows.
@@ -55,23 +60,23 @@ pub(super) struct Entry {
 impl Entry {
     fn new(unit: Arc<Unit>) -> Result<Entry, Broken> {
         let storage = unit.driven()?;
-        let (version, state) = unit.state();
-        let (attention, gate) = (state.attention(), state.gate());
-        Ok(Entry { unit, storage, version, facts: state.facts, attention, gate, in_flight: 0, gone: false })
+        let (version, View { facts, attention, gate }) = unit.view();
+        let logical = unit.logical.clone();
+        Ok(Entry { unit, logical, storage, version, facts, attention, gate, in_flight: 0, gone: false })
     }
 
     /// Knows of all that has changed.
     #[inline]
     fn refresh(&mut self) {
-        if self.unit.version() != self.version {
+        if self.logical.version() != self.version {
             self.refresh_now();
         }
     }
 
     #[cold]
     fn refresh_now(&mut self) {
-        let (version, state) = self.unit.state();
-        (self.version, self.attention, self.gate, self.facts) = (version, state.attention(), state.gate(), state.facts);
+        let (version, View { facts, attention, gate }) = self.unit.view();
+        (self.version, self.attention, self.gate, self.facts) = (version, attention, gate, facts);
     }
 }
 
@@ -82,6 +87,8 @@ struct Fence {
     until: u64,
     /// Those that have been taken, and have not ended.
     left: usize,
+    /// Numbers of tasks that are none of them.
+    except: Vec<u64>,
     /// Dropped when they have ended.
     word: Arc<Word>,
 }
@@ -89,7 +96,7 @@ struct Fence {
 impl Fence {
     /// Whether a task with this number is one of them.
     fn is_for(&self, lun: Lun, tag: u64, number: u64) -> bool {
-        number < self.until && self.which.is(lun, tag)
+        number < self.until && self.which.is(lun, tag) && !self.except.contains(&number)
     }
 
     /// Whether they have ended on a queue that has taken so many, and takes no more if it is broken.
@@ -104,6 +111,8 @@ pub(crate) struct ScsiRing {
     pub(super) ring: Virtqueue<ScsiRequest>,
     pub(super) terms: Terms,
     pub(super) list: List,
+    /// The device's.
+    pub(super) port: Arc<Port>,
     /// By the places that requests remember; those of units that have gone are empty.
     entries: Vec<Option<Entry>>,
     /// Their places, by LUN.
@@ -115,6 +124,8 @@ pub(crate) struct ScsiRing {
     pub(super) looks: Jobs,
     /// What is waited for, and by whom.
     fences: Vec<Fence>,
+    /// It is among the rings that are asked after tasks, and takes some.
+    is_known: bool,
     /// It is ending: what it has not taken is its next life's.
     ends: bool,
     /// Reused: the head of a request.
@@ -127,7 +138,7 @@ impl ScsiRing {
     pub(crate) fn new(
         start: RingStart,
         terms: Terms,
-        list: List,
+        (port, list): (Arc<Port>, List),
         looks: Jobs,
         label: Label,
     ) -> Result<ScsiRing, Broken> {
@@ -145,12 +156,14 @@ impl ScsiRing {
             ring,
             terms,
             list: List::default(),
+            port,
             entries,
             places,
             taken: 0,
             kept_bytes: 0,
             looks,
             fences: Vec::new(),
+            is_known: false,
             ends: false,
             head,
             response: Box::default(),
@@ -204,6 +217,12 @@ impl ScsiRing {
         Ok(())
     }
 
+    /// Whoever asks the rings of the device asks this one, too. Before that it takes nothing: a task that nobody finds is waited for by nobody,
+    /// and whoever fences its driver would be told that there is none.
+    pub(crate) fn is_found(&mut self) {
+        self.is_known = true;
+    }
+
     /// Drives what stands behind the units now, while nothing is in flight.
     pub(crate) fn set_storages(&mut self) {
         for entry in self.entries.iter_mut().flatten() {
@@ -216,28 +235,38 @@ impl ScsiRing {
     /// Somebody asks after tasks: says its word by letting go of it.
     pub(super) fn asked(&mut self, which: Which, question: Question, word: Arc<Word>) {
         match question {
-            Question::Exist if self.tasks(which) > 0 => word.found(),
+            Question::Exist if self.tasks(which).next().is_some() => word.found(),
             Question::Exist => {}
             Question::End => {
-                // A queue that completes nothing looks at none of them: those whose asker has gone end here.
-                self.fences.retain(|fence| fence.word.is_wanted());
                 // What a queue that is disabled has not taken is answered once it is enabled, and nobody takes it back.
                 let until = self.taken + if self.ring.queue.is_broken() { 0 } else { self.ring.queue.pending() as u64 };
-                let left = self.tasks(which);
-                self.fences.push(Fence { which, until, left, word });
-                self.give_up_untaken();
-                self.look_at_fences();
+                let left = self.tasks(which).count();
+                self.wait_for(Fence { which, until, left, except: Vec::new(), word });
+            }
+            Question::EndOfTaken => {
+                let waits = |request: &ScsiRequest| matches!(request.work, Work::Preempt { .. });
+                let except: Vec<_> = self.tasks(which).filter(|it| waits(it)).map(|request| request.number).collect();
+                let left = self.tasks(which).count() - except.len();
+                self.wait_for(Fence { which, until: self.taken, left, except, word });
             }
         }
     }
 
-    /// How many of these tasks are under way.
-    fn tasks(&self, which: Which) -> usize {
-        let is_one = |request: &ScsiRequest| {
+    fn wait_for(&mut self, fence: Fence) {
+        // A queue that completes nothing looks at none of them: those whose asker has gone end here.
+        self.fences.retain(|fence| fence.word.is_wanted());
+        self.fences.push(fence);
+        self.give_up_untaken();
+        self.look_at_fences();
+    }
+
+    /// Those of these tasks that are under way.
+    fn tasks(&self, which: Which) -> impl Iterator<Item = &ScsiRequest> {
+        let is_one = move |request: &ScsiRequest| {
             let unit = request.unit.and_then(|place| self.entries.get(usize::from(place))?.as_ref());
             unit.is_some_and(|entry| which.is(entry.unit.lun, request.tag))
         };
-        self.ring.busy().filter(|(_, slot)| is_one(&slot.request)).count()
+        self.ring.busy().map(|(_, slot)| &slot.request).filter(move |request| is_one(request))
     }
 
     /// Says its word to those whose tasks have ended.
@@ -441,6 +470,9 @@ impl Attachment for ScsiRing {
 
     #[inline]
     fn next(&mut self, io: &mut Io<'_>) -> bool {
+        if !self.is_known {
+            return false;
+        }
         let owed = self.ring.queue.owed() > 0;
         let popped = self.ring.pop(io.now_ns());
         if let Some(head) = popped {
@@ -453,7 +485,12 @@ impl Attachment for ScsiRing {
     #[inline]
     fn is_waiting(&self) -> bool {
         let is_broken = self.ring.queue.is_broken();
-        self.ring.queue.ready() || (is_broken && self.fences.iter().any(|fence| fence.has_ended(self.taken, true)))
+        let has_word = is_broken && self.fences.iter().any(|fence| fence.has_ended(self.taken, true));
+        (self.is_known && self.ring.queue.ready()) || has_word
+    }
+
+    fn arm(&mut self) -> bool {
+        !self.turns.gate.closed() && self.is_known && self.ring.queue.arm()
     }
 
     fn ended(&mut self, completion: Completion, io: &mut Io<'_>) {

@@ -8,7 +8,7 @@
 
 use super::ring::ScsiRing;
 use crate::Ring;
-use crate::label::Label;
+use crate::label::Keeper;
 use engine::Reply;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -43,6 +43,9 @@ pub(crate) enum Question {
     Exist,
     /// To say when all have ended that the driver had made available by then.
     End,
+    /// To say when all have ended that had been taken by then, but for those that wait for others in the same way: for somebody else's
+    /// driver, to whom what comes later comes behind what it does.
+    EndOfTaken,
 }
 
 /// How it was answered, as the result of a completion.
@@ -95,10 +98,11 @@ impl Drop for Word {
     }
 }
 
-/// Asks all rings of a device, and waits for none: `reply` completes with a [`word`]. For a worker.
-pub(crate) fn ask(label: &Label, which: Which, question: Question, reply: Reply) -> Weak<Word> {
+/// Asks all rings of these devices, each after tasks as they are called there, and waits for none: `reply` completes with a [`word`]. For
+/// a worker.
+pub(crate) fn ask(asked: Vec<(Arc<dyn Keeper>, Which, Question)>, reply: Reply) -> Weak<Word> {
     let word = Arc::new(Word { reply: Mutex::new(Some(reply)), found: AtomicBool::new(false) });
-    if let Some(keeper) = label.keeper() {
+    for (keeper, which, question) in asked {
         let rings = keeper.rings();
         for (_, running) in rings.running() {
             let word = word.clone();

@@ -1,20 +1,15 @@
 //! The logical units of a device, which all its rings share.
-//!
-//! A unit's state is behind a lock, and has a version: a ring keeps a copy, and looks at the version before each command.
 
 use super::Which;
-use super::reserve::NEXUS;
+use super::logical::{Logical, LogicalUnits, State, View};
+use super::port::Port;
 use crate::ExportError;
+use crate::label::Keeper;
 use crate::queue::Broken;
-use device::scsi::reservations::{Gate, Reservations};
-use device::scsi::{
-    Attention, Attentions, Identity, Limits, Mode, Naa, Rotation, Sense, Unit as Facts, UnitSettings, UnmapLimits,
-};
-use engine::Reply;
-use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
+use device::scsi::{Attention, Identity, Limits, Mode, Nexus, Rotation, Sense, UnitSettings, UnmapLimits};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use storage::{Description, Storage, VolumeStatus};
 use values::Lun;
 
@@ -27,20 +22,14 @@ const UNMAP_DESCRIPTORS_MAX: u32 = 64;
 /// Bytes that one COMPARE AND WRITE compares, at most.
 const SWAP_BYTES_MAX: u32 = 32 << 10;
 
-/// What a unit says of itself, beside the vendor (SPC-5, "Standard INQUIRY data").
-const PRODUCT: &str = "disk";
-/// The first four characters of the version.
-const REVISION: &str = {
-    let version = env!("CARGO_PKG_VERSION");
-    if version.len() > 4 { version.split_at(4).0 } else { version }
-};
-
 /// A logical unit as its operator wants it.
 pub struct UnitOptions {
     /// Where the guest finds it.
     pub lun: Lun,
     /// Name of the disk that it is.
     pub disk: String,
+    /// Whether all devices that have the disk have one logical unit of it.
+    pub is_shared: bool,
     /// Serial number the guest sees.
     pub serial: String,
     /// What stands behind it.
@@ -69,118 +58,45 @@ pub struct UnitStatus {
 }
 
 /// What all units of a device have in common.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Common {
     pub(crate) block_size_bytes: u32,
     pub(crate) write_back: bool,
     pub(crate) write_back_changeable: bool,
 }
 
-/// What a driver may change of a unit, and what it is to be told.
-#[derive(Clone, Debug)]
-pub(crate) struct State {
-    pub(crate) facts: Facts,
-    attentions: Attentions,
-    pub(crate) reservations: Reservations,
-}
-
-impl State {
-    fn new(facts: Facts) -> State {
-        State { facts, attentions: Attentions::NONE.with(Attention::PowerOn), reservations: Reservations::volatile() }
-    }
-
-    /// Whether the driver is to be told of something first.
-    pub(crate) fn attention(&self) -> bool {
-        !self.attentions.is_empty()
-    }
-
-    /// What reservations let the driver do.
-    pub(crate) fn gate(&self) -> Gate {
-        self.reservations.gate(NEXUS)
-    }
-
-    /// It is told of this with its next command.
-    pub(crate) fn establish(&mut self, attention: Attention) {
-        self.attentions = self.attentions.with(attention);
-    }
-}
-
-/// A logical unit.
+/// A logical unit as a device has it.
 pub(crate) struct Unit {
     pub(crate) lun: Lun,
-    disk: String,
-    pub(crate) identity: Identity,
-    storage: Mutex<Arc<dyn Storage>>,
-    /// Counts changes of its state.
-    version: AtomicU64,
-    state: Mutex<State>,
-    swaps: Mutex<Swaps>,
+    pub(crate) logical: Arc<Logical>,
+    pub(crate) port: Arc<Port>,
+    /// The number of the device's path to it.
+    path: u64,
+    /// The capacity that the driver has been told.
+    told_bytes: AtomicU64,
 }
 
-/// COMPARE AND WRITE commands: one at a time.
-#[derive(Default)]
-struct Swaps {
-    /// Commands so far, by which they are told apart.
-    count: u64,
-    /// Whose turn it is.
-    turn: Option<u64>,
-    line: VecDeque<(u64, Reply)>,
-}
-
-/// A command's turn on its unit, or its place in the line. Dropped, it is the next one's.
-pub(crate) struct SwapTurn {
-    unit: Arc<Unit>,
-    number: u64,
-}
-
-impl SwapTurn {
-    /// Whether it is this one's turn.
-    pub(crate) fn has_come(&self) -> bool {
-        self.unit.swaps().turn == Some(self.number)
-    }
-}
-
-impl fmt::Debug for SwapTurn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SwapTurn").field("number", &self.number).finish_non_exhaustive()
-    }
-}
-
-impl Drop for SwapTurn {
+impl Drop for Unit {
     fn drop(&mut self) {
-        let mut swaps = self.unit.swaps();
-        if swaps.turn != Some(self.number) {
-            swaps.line.retain(|(number, _)| *number != self.number);
-            return;
-        }
-        let next = swaps.line.pop_front();
-        swaps.turn = next.as_ref().map(|(number, _)| *number);
-        drop(swaps);
-        if let Some((_, reply)) = next {
-            reply.complete(0);
-        }
+        self.logical.leave(self.path);
     }
 }
 
 impl Unit {
-    fn new(options: UnitOptions, common: Common) -> Result<Unit, ExportError> {
-        let UnitOptions { lun, disk, serial, storage } = options;
-        let facts = Facts::new(settings(storage.as_ref(), common))?;
-        let identity = Identity::new(PRODUCT, REVISION, &serial, Naa::local(hash(&serial)))?;
-        Ok(Unit {
-            lun,
-            disk,
-            identity,
-            storage: Mutex::new(storage),
-            version: AtomicU64::new(1),
-            state: Mutex::new(State::new(facts)),
-            swaps: Mutex::default(),
-        })
+    fn new(options: UnitOptions, common: Common, of: &LogicalUnits, port: &Arc<Port>) -> Result<Unit, ExportError> {
+        let (lun, logical) = (options.lun, of.unit(options, common, port)?);
+        let path = logical.join(port.clone(), lun);
+        let told_bytes = logical.look(|state| state.facts.settings().capacity_bytes).into();
+        Ok(Unit { lun, logical, port: port.clone(), path, told_bytes })
+    }
+
+    pub(crate) fn identity(&self) -> &Identity {
+        self.logical.identity()
     }
 
     /// What stands behind it now.
     pub(crate) fn storage(&self) -> Arc<dyn Storage> {
-        self.storage.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.logical.storage()
     }
 
     /// What rings drive. One that changes hands is taken before.
@@ -192,84 +108,57 @@ impl Unit {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Who its driver is, to reservations.
+    pub(crate) fn nexus(&self) -> Nexus {
+        self.port.nexus
     }
 
-    /// The version of its state, which changes after that.
-    #[inline]
-    pub(crate) fn version(&self) -> u64 {
-        self.version.load(Ordering::Acquire)
+    /// Its state as the driver has it, and the version of that or an older one.
+    pub(crate) fn view(&self) -> (u64, View) {
+        self.logical.view(self.path, self.nexus())
     }
 
-    /// Its state as it is, and the version of that or an older one.
-    pub(crate) fn state(&self) -> (u64, State) {
-        let version = self.version();
-        (version, self.lock().clone())
-    }
-
-    /// Changes its state. Rings see that before they take another command.
-    pub(crate) fn change<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
-        let mut state = self.lock();
-        let answer = f(&mut state);
-        self.version.fetch_add(1, Ordering::Release);
-        answer
+    /// Changes its state, as the driver on this path wants it. Rings see that before they take another command.
+    pub(crate) fn change<T>(&self, f: impl FnOnce(&mut State, u64) -> T) -> T {
+        self.logical.change(|state| f(state, self.path))
     }
 
     /// What the driver is to be told first, which it is by that.
     pub(crate) fn take_attention(&self) -> Option<Sense> {
-        self.change(|state| {
-            let (first, left) = state.attentions.take();
-            state.attentions = left;
-            first.map(Attention::sense)
-        })
+        self.change(State::take_attention).map(Attention::sense)
     }
 
     /// The driver has seen it otherwise.
     pub(crate) fn forget_attention(&self, attention: Attention) {
-        self.change(|state| state.attentions = state.attentions.without(attention));
+        self.change(|state, path| state.forget_attention(path, attention));
     }
 
-    /// Takes the storage's capacity over: whether it is another one.
+    /// Whom to ask for tasks of other devices, of those nexuses.
+    pub(crate) fn others_of(&self, is_one: impl Fn(Nexus) -> bool) -> Vec<(Arc<dyn Keeper>, Which)> {
+        self.logical.look(|state| state.others_of(self.path, is_one))
+    }
+
+    /// Whether drivers of other devices use it.
+    pub(crate) fn is_used_beside(&self) -> bool {
+        // Not under the lock: who asks a device may be the last to have it, and with it its units.
+        self.logical.look(|state| state.others(self.path)).iter().any(|port| port.is_in_use())
+    }
+
+    /// Takes the storage's capacity over: whether it is another one than the driver knows.
     fn follow_capacity(&self) -> Result<bool, ExportError> {
-        let storage = self.storage();
-        self.change(|state| {
-            let block_bytes = state.facts.block_bytes();
-            let capacity_bytes = whole_blocks(storage.capacity_bytes(), block_bytes);
-            if capacity_bytes == state.facts.settings().capacity_bytes {
-                return Ok(false);
-            }
-            state.facts.set_capacity_bytes(capacity_bytes)?;
-            state.establish(Attention::CapacityChanged);
-            Ok(true)
-        })
-    }
-
-    fn swaps(&self) -> MutexGuard<'_, Swaps> {
-        self.swaps.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A COMPARE AND WRITE gets in line. If it is not its turn at once, `reply` completes when it is.
-    pub(crate) fn line_up(self: &Arc<Self>, reply: impl FnOnce() -> Reply) -> SwapTurn {
-        let mut swaps = self.swaps();
-        swaps.count += 1;
-        let number = swaps.count;
-        match swaps.turn {
-            Some(_) => swaps.line.push_back((number, reply())),
-            None => swaps.turn = Some(number),
-        }
-        SwapTurn { unit: self.clone(), number }
+        let capacity_bytes = self.logical.follow_capacity()?;
+        Ok(self.told_bytes.swap(capacity_bytes, Ordering::Relaxed) != capacity_bytes)
     }
 
     pub(crate) fn status(&self) -> UnitStatus {
         let storage = self.storage();
-        let state = self.lock();
+        let facts = self.logical.look(|state| state.facts);
         UnitStatus {
             lun: self.lun,
-            disk: self.disk.clone(),
-            serial: self.identity.serial().to_owned(),
-            capacity_bytes: state.facts.settings().capacity_bytes,
-            block_size_bytes: state.facts.block_bytes(),
+            disk: self.logical.disk().to_owned(),
+            serial: self.identity().serial().to_owned(),
+            capacity_bytes: facts.settings().capacity_bytes,
+            block_size_bytes: facts.block_bytes(),
             description: storage.describe(),
             held: storage.custody().map(storage::Custody::is_held),
             volume: storage.volume().map(|volume| Box::new(volume.status())),
@@ -278,11 +167,11 @@ impl Unit {
 }
 
 /// A tail smaller than a block cannot be addressed.
-fn whole_blocks(bytes: u64, block_size_bytes: u32) -> u64 {
+pub(super) fn whole_blocks(bytes: u64, block_size_bytes: u32) -> u64 {
     bytes / u64::from(block_size_bytes) * u64::from(block_size_bytes)
 }
 
-fn settings(storage: &dyn Storage, common: Common) -> UnitSettings {
+pub(super) fn settings(storage: &dyn Storage, common: Common) -> UnitSettings {
     let about = storage.describe();
     let block_bytes = common.block_size_bytes.max(about.block_size_bytes);
     let physical = about.physical_block_bytes.max(block_bytes);
@@ -316,6 +205,8 @@ fn settings(storage: &dyn Storage, common: Common) -> UnitSettings {
 /// The units of a device, by LUN.
 pub(crate) struct Units {
     common: Common,
+    of: LogicalUnits,
+    port: Arc<Port>,
     list: RwLock<Arc<BTreeMap<Lun, Arc<Unit>>>>,
 }
 
@@ -323,10 +214,20 @@ pub(crate) struct Units {
 pub(crate) type List = Arc<BTreeMap<Lun, Arc<Unit>>>;
 
 impl Units {
-    pub(crate) fn new(units: Vec<UnitOptions>, common: Common) -> Result<Units, ExportError> {
-        let units = units.into_iter().map(|options| Ok((options.lun, Arc::new(Unit::new(options, common)?))));
-        let units = units.collect::<Result<BTreeMap<_, _>, ExportError>>()?;
-        Ok(Units { common, list: RwLock::new(Arc::new(units)) })
+    pub(crate) fn new(
+        units: Vec<UnitOptions>,
+        common: Common,
+        of: LogicalUnits,
+        port: Arc<Port>,
+    ) -> Result<Units, ExportError> {
+        let unit = |options: UnitOptions| Ok((options.lun, Arc::new(Unit::new(options, common, &of, &port)?)));
+        let units = units.into_iter().map(unit).collect::<Result<BTreeMap<_, _>, ExportError>>()?;
+        Ok(Units { common, of, port, list: RwLock::new(Arc::new(units)) })
+    }
+
+    /// The device's port.
+    pub(crate) fn port(&self) -> &Arc<Port> {
+        &self.port
     }
 
     /// Those of this moment.
@@ -340,7 +241,7 @@ impl Units {
 
     /// Adds one. Whoever calls sees to it that nobody else changes the list.
     pub(crate) fn add(&self, options: UnitOptions) -> Result<Arc<Unit>, ExportError> {
-        let unit = Arc::new(Unit::new(options, self.common)?);
+        let unit = Arc::new(Unit::new(options, self.common, &self.of, &self.port)?);
         let mut list = (*self.list()).clone();
         list.insert(unit.lun, unit.clone());
         self.replace(list);
@@ -360,7 +261,7 @@ impl Units {
     /// Others of its target are asked what there is (SPC-5, "REPORTED LUNS DATA HAS CHANGED").
     fn inventory_changed(&self, lun: Lun) {
         for unit in self.list().values().filter(|unit| unit.lun.target == lun.target && unit.lun != lun) {
-            unit.change(|state| state.establish(Attention::LunsChanged));
+            unit.change(|state, path| state.establish(path, Attention::LunsChanged));
         }
     }
 
@@ -372,32 +273,49 @@ impl Units {
         has_target(&self.list(), target)
     }
 
-    /// Resets these units, of which no task is under way.
+    fn of(&self, which: Which) -> Vec<Arc<Unit>> {
+        self.list().values().filter(|unit| which.is(unit.lun, which.tag.unwrap_or_default())).cloned().collect()
+    }
+
+    /// Whom to ask for tasks of other devices on these units.
+    pub(crate) fn others_on(&self, which: Which) -> Vec<(Arc<dyn Keeper>, Which)> {
+        self.of(which).iter().flat_map(|unit| unit.others_of(|_| true)).collect()
+    }
+
+    /// Resets these units, of which no task is under way, for all their drivers.
     pub(crate) fn reset(&self, which: Which) {
-        for unit in self.list().values().filter(|unit| which.is(unit.lun, which.tag.unwrap_or_default())) {
-            unit.change(|state| {
+        for unit in self.of(which) {
+            unit.change(|state, _| {
                 state.facts.reset();
                 // What RESERVE has made ends; persistent reservations stay.
-                state.reservations.nexus_lost(NEXUS);
-                state.establish(Attention::DeviceReset);
+                state.reservations.reset();
+                state.tell_all(Attention::DeviceReset);
             });
         }
     }
 
-    /// A driver begins, or another one than before: each unit is as after power on.
-    pub(crate) fn power_on(&self) {
-        for unit in self.list().values() {
-            unit.change(|state| {
-                let mut facts = state.facts;
-                facts.reset();
-                *state = State::new(facts);
+    /// The driver begins with these units as one that has lost its way to them, which nobody else hears of.
+    pub(crate) fn lose_nexus(&self, which: Which) {
+        for unit in self.of(which) {
+            let nexus = unit.nexus();
+            unit.change(|state, path| {
+                state.reservations.nexus_lost(nexus);
+                state.establish(path, Attention::NexusLoss);
             });
+        }
+    }
+
+    /// A driver begins, or another one than before.
+    pub(crate) fn begin(&self) {
+        for unit in self.list().values() {
+            unit.change(|state, path| state.begins(path, unit.nexus()));
         }
     }
 
     /// Whether every unit has a write cache that a guest may have turned on.
     pub(crate) fn have_write_caches(&self) -> bool {
-        self.common.write_back_changeable && self.list().values().all(|unit| unit.lock().facts.mode().write_cache)
+        let has_one = |unit: &Arc<Unit>| unit.logical.look(|state| state.facts.mode().write_cache);
+        self.common.write_back_changeable && self.list().values().all(has_one)
     }
 
     /// An earlier life of the device has left them so.
@@ -406,7 +324,7 @@ impl Units {
             return;
         }
         for unit in self.list().values() {
-            unit.change(|state| {
+            unit.change(|state, _| {
                 let mode = Mode { write_cache: true, ..state.facts.mode() };
                 state.facts.set_mode(mode);
             });
@@ -426,12 +344,7 @@ impl Units {
 
     /// Another storage stands behind the unit that has this one.
     pub(crate) fn set_storage(&self, before: &Arc<dyn Storage>, storage: &Arc<dyn Storage>) {
-        for unit in self.list().values() {
-            let mut behind = unit.storage.lock().unwrap_or_else(PoisonError::into_inner);
-            if Arc::ptr_eq(&behind, before) {
-                *behind = storage.clone();
-            }
-        }
+        self.list().values().for_each(|unit| unit.logical.set_storage(before, storage));
     }
 
     pub(crate) fn status(&self) -> Vec<UnitStatus> {
@@ -455,6 +368,6 @@ pub(crate) fn number(lun: Lun) -> device::scsi::Lun {
 }
 
 /// FNV-1a with 64 bits: what names a unit for years must not change with a library.
-fn hash(text: &str) -> u64 {
+pub(super) fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

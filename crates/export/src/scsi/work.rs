@@ -1,6 +1,6 @@
 //! What is left to be done of a command, between one step of its storage and the next.
 
-use super::units::SwapTurn;
+use super::swaps::SwapTurn;
 use device::scsi::Compare;
 use libc::iovec;
 use std::collections::VecDeque;
@@ -38,6 +38,11 @@ pub(crate) enum Work {
     Repeat(Box<Repeat>),
     /// A comparison, or the answer.
     Swap(Box<Swap>),
+    /// The answer: commands of those who were preempted have ended.
+    Preempt {
+        /// Bytes of the parameter list.
+        moved: u64,
+    },
     /// The answer, which somebody else has by then.
     Look(Box<Look>),
 }
@@ -49,7 +54,12 @@ impl Work {
             Work::Verify(verify) => verify.buffer.capacity(),
             Work::Repeat(repeat) => repeat.buffer.capacity(),
             Work::Swap(swap) => swap.expected.capacity() + swap.next.capacity() + swap.found.capacity(),
-            Work::Answer { .. } | Work::ReadBehindFlush { .. } | Work::Stop | Work::Ranges(_) | Work::Look(_) => 0,
+            Work::Answer { .. }
+            | Work::ReadBehindFlush { .. }
+            | Work::Stop
+            | Work::Ranges(_)
+            | Work::Preempt { .. }
+            | Work::Look(_) => 0,
         }
     }
 }

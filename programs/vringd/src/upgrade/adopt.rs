@@ -12,6 +12,7 @@ use crate::service::{Service, Watchdog, take_descriptor};
 use control::model::Takeover;
 use control::{ControlSocket, ControlSocketState};
 use engine::monotonic_ns;
+use export::LogicalUnitName;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -126,6 +127,11 @@ fn control_socket(socket: state::Socket, incoming: &mut Incoming) -> Result<Cont
 /// Lets the exports go on, and says how that went. One that cannot is left behind; the others are not.
 fn resume(daemon: &Daemon, state: &mut State, incoming: &mut Incoming, stop: &Sender<()>) -> Takeover {
     let mut lost = Vec::new();
+    for state::Reservations { disk, export, bytes } in std::mem::take(&mut state.reservations) {
+        let what = format!("reservations of disk {disk}");
+        let left = daemon.logical_units.leave_reservations(LogicalUnitName { disk, export }, &bytes);
+        lost.extend(left.err().map(|error| format!("{what}: {error}")));
+    }
     for state::Disk { description, storage } in std::mem::take(&mut state.disks) {
         let name = description.name.clone();
         let kept = restore::contents(&storage, incoming);

@@ -8,7 +8,7 @@ use control::model::config::ExportKind;
 use control::model::{NewDisk, NewExport};
 use disk::Disk;
 use engine::WorkerStatus;
-use export::{Export, ExportStatus};
+use export::{Export, ExportStatus, LogicalUnitName, LogicalUnits};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use storage::Handed;
@@ -60,6 +60,12 @@ pub(super) fn disk(disk: &Disk, out: &mut Outgoing) -> Result<state::Disk, Strin
     let handed = disk.storage().hand_over().map_err(|error| error.to_string())?;
     let description = NewDisk { name: disk.name().to_owned(), storage: disk.spec() };
     Ok(state::Disk { description, storage: storage(handed, disk.name(), out) })
+}
+
+/// What guests have reserved.
+pub(super) fn reservations(of: &LogicalUnits) -> Vec<state::Reservations> {
+    let all = of.reservations().into_iter();
+    all.map(|(LogicalUnitName { disk, export }, bytes)| state::Reservations { disk, export, bytes }).collect()
 }
 
 /// A listening socket that is called `what`.
@@ -125,6 +131,7 @@ pub(super) fn export(
     Ok(state::Export {
         description: present(new, &export.status(), own),
         socket: socket(endpoint.socket, file, format!("socket of {name}"), out),
+        port: carried.port.filter(|port| *port != 1),
         shown: carried.shown,
         storage,
         write_back: carried.write_back,

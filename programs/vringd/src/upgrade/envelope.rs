@@ -202,6 +202,7 @@ mod tests {
         };
         let mut known = State {
             disks: Vec::new(),
+            reservations: Vec::new(),
             favour: control::model::Favour::default(),
             policy: control::model::PolicyMode::default(),
             ..samples::state()
@@ -210,6 +211,7 @@ mod tests {
             session.log = None;
             session.rings.iter_mut().for_each(|ring| ring.used_log = None);
         }
+        known.exports.iter_mut().for_each(|export| export.port = None);
         known.exports.iter_mut().filter_map(|export| export.directory.as_mut()).for_each(|it| it.tree.form = 2);
         assert_eq!(with(2).unwrap(), (known, 2));
         // What is the usual is not written.

@@ -9,7 +9,7 @@ use crate::daemon::Daemon;
 use crate::log;
 use control::model::{NewExport, NewUpgrade};
 use control::{ApiError, Asker};
-use disk::{Disk, Disks};
+use disk::Disk;
 use engine::monotonic_ns;
 use export::Export;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
@@ -94,7 +94,7 @@ fn look(daemon: &Daemon, exports: &[Served], out: &mut Outgoing) -> Result<State
     let by = Instant::now() + ANSWER_PATIENCE;
     let states = looks.into_iter().map(|look| look.wait(by));
     let begun = begin(daemon, 0, out)?;
-    let (state, _) = gather(begun, (exports, &daemon.disks), (states, Purpose::Check), out)?;
+    let (state, _) = gather(begun, (exports, daemon), (states, Purpose::Check), out)?;
     Ok(state)
 }
 
@@ -116,7 +116,7 @@ fn pause_and_become(
     }
     let states = pauses.into_iter().map(|pause| pause.wait(drained_by + ANSWER_PATIENCE));
     let begun = begin(daemon, paused_ns, out)?;
-    let (state, holds) = gather(begun, (exports, &daemon.disks), (states, Purpose::Handover), out)?;
+    let (state, holds) = gather(begun, (exports, daemon), (states, Purpose::Handover), out)?;
     if daemon.upgrade.is_ending() {
         return Err(ApiError::Stopping);
     }
@@ -245,6 +245,7 @@ fn begin(daemon: &Daemon, paused_ns: u64, out: &mut Outgoing) -> Result<State, A
         alone: daemon.alone,
         groups: daemon.groups.all(),
         disks: Vec::new(),
+        reservations: Vec::new(),
         exports: Vec::new(),
     })
 }
@@ -252,7 +253,7 @@ fn begin(daemon: &Daemon, paused_ns: u64, out: &mut Outgoing) -> Result<State, A
 /// Adds the exports, and the disks apart from them once. While the holds are kept, all exports are paused.
 fn gather(
     mut state: State,
-    (exports, disks): (&[Served], &Disks),
+    (exports, daemon): (&[Served], &Daemon),
     (states, purpose): (impl Iterator<Item = Result<(EndpointState, Hold), HandoverError>>, Purpose),
     out: &mut Outgoing,
 ) -> Result<(State, Vec<Hold>), ApiError> {
@@ -264,10 +265,11 @@ fn gather(
         let collected = collect::export(description.clone(), (export, own.as_deref()), endpoint, purpose, out);
         state.exports.push(collected.map_err(|error| failed(format!("export `{name}`: {error}")))?);
     }
-    for (disk, _) in disks.all().iter().filter(|(disk, _)| disk.owner().is_none()) {
+    for (disk, _) in daemon.disks.all().iter().filter(|(disk, _)| disk.owner().is_none()) {
         let collected = collect::disk(disk, out);
         state.disks.push(collected.map_err(|error| failed(format!("disk `{}`: {error}", disk.name())))?);
     }
+    state.reservations = collect::reservations(&daemon.logical_units);
     out.check_once().map_err(failed)?;
     state.descriptors = out.meanings();
     Ok((state, holds))

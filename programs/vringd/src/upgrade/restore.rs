@@ -58,6 +58,7 @@ pub(super) fn export(export: state::Export, incoming: &mut Incoming, resumed: Re
         },
         last_error: export.last_error,
         write_back: export.write_back,
+        port: export.port,
         shown: export.shown,
         fuse,
     };

@@ -1,8 +1,8 @@
 //! States for tests: one of everything, and any.
 
 use super::state::{
-    Directory, DirtyLog, Disk, Export, Inflight, Kick, Region, Ring, Session, Sessions, Socket, SocketFile, State,
-    Storage, Tree, Worker,
+    Directory, DirtyLog, Disk, Export, Inflight, Kick, Region, Reservations, Ring, Session, Sessions, Socket,
+    SocketFile, State, Storage, Tree, Worker,
 };
 use crate::confine::Held;
 use engine::Execution;
@@ -81,6 +81,7 @@ fn export() -> Export {
     Export {
         description: toml::from_str(text).unwrap(),
         socket: Socket { fd: 12, file: Some(SocketFile { path: "/run/disk.sock".into(), device: 7, inode: u64::MAX }) },
+        port: Some(2),
         shown: Some("/run/disk.sock".into()),
         storage: Some(storage()),
         write_back: Some(false),
@@ -125,6 +126,7 @@ pub(super) fn state() -> State {
         held: Held::default(),
         groups: vec![toml::from_str("name = 'gold'\niops = 500").unwrap()],
         disks: vec![disk()],
+        reservations: vec![Reservations { disk: "quorum".into(), export: None, bytes: vec![1, 255] }],
         exports: vec![export(), Export { session: None, storage: None, directory: None, ..export() }],
     }
 }

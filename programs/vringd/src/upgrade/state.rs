@@ -59,6 +59,9 @@ pub(crate) struct State {
     /// Disks apart from exports, by name.
     #[serde(default)]
     pub(crate) disks: Vec<Disk>,
+    /// What guests have reserved of SCSI devices' disks; left out if nobody is registered.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) reservations: Vec<Reservations>,
     /// The exports, by name.
     pub(crate) exports: Vec<Export>,
 }
@@ -107,6 +110,18 @@ pub(crate) struct Disk {
     pub(crate) storage: Storage,
 }
 
+/// Reservations of a logical unit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Reservations {
+    /// Its disk.
+    pub(crate) disk: String,
+    /// The export that alone has the unit; none for a shared disk.
+    pub(crate) export: Option<String>,
+    /// As `docs/formats/reservations.md` has them.
+    pub(crate) bytes: Vec<u8>,
+}
+
 /// An export.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -114,6 +129,9 @@ pub(crate) struct Export {
     /// The description that makes it as it is now.
     pub(crate) description: NewExport,
     pub(crate) socket: Socket,
+    /// The number of a SCSI device's port, unless it is 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) port: Option<u16>,
     /// How its socket is shown.
     pub(crate) shown: Option<String>,
     /// What stands behind a disk of its own.

@@ -24,8 +24,9 @@ pub(super) const PAGES: [Page; 4] = [
 
 /// SBC-4, "Caching mode page": WCE of byte 2.
 const CACHING_2_WCE: u8 = 0x04;
-/// SPC-5, "Control mode page": D_SENSE and GLTSD (log parameters are not saved) of byte 2, QUEUE ALGORITHM MODIFIER of byte 3
+/// SPC-5, "Control mode page": TST (each nexus has a task set of its own), D_SENSE and GLTSD (log parameters are not saved) of byte 2, QUEUE ALGORITHM MODIFIER of byte 3
 /// (commands go in any order), TAS of byte 5 (commands that another initiator ends say so).
+const CONTROL_2_TST_OWN: u8 = 0x20;
 const CONTROL_2_D_SENSE: u8 = 0x04;
 const CONTROL_2_GLTSD: u8 = 0x02;
 const CONTROL_3_UNRESTRICTED: u8 = 0x10;
@@ -56,7 +57,7 @@ impl Page {
         match self.code {
             mode::CACHING => page.bytes[2] = flag(mode.write_cache, CACHING_2_WCE),
             mode::CONTROL => {
-                page.bytes[2] = CONTROL_2_GLTSD | flag(mode.descriptor_sense, CONTROL_2_D_SENSE);
+                page.bytes[2] = CONTROL_2_TST_OWN | CONTROL_2_GLTSD | flag(mode.descriptor_sense, CONTROL_2_D_SENSE);
                 page.bytes[3] = CONTROL_3_UNRESTRICTED;
                 page.bytes[5] = CONTROL_5_TAS;
             }

@@ -40,7 +40,7 @@ pub struct Change {
     /// Unit attention conditions, by nexus.
     pub attentions: Vec<(Nexus, Attention)>,
     /// Nexuses whose commands end before this one's status (PREEMPT AND ABORT). The requester may be among them: its other commands
-    /// end then. Commands of others end with the status TASK ABORTED (the Control mode page has TAS set).
+    /// end then.
     pub aborted: Vec<Nexus>,
 }
 
@@ -72,6 +72,17 @@ impl Reservations {
     /// None, and whoever wants them to survive a loss of power is refused: nobody stores them.
     pub fn volatile() -> Reservations {
         Reservations { volatile: true, ..Reservations::default() }
+    }
+
+    /// The same, for whom nobody stores them.
+    #[must_use]
+    pub fn into_volatile(self) -> Reservations {
+        Reservations { volatile: true, survives_power_loss: false, ..self }
+    }
+
+    /// Nobody is registered, and so nothing is reserved but by RESERVE (6) and (10).
+    pub fn is_empty(&self) -> bool {
+        self.registrations.is_empty()
     }
 
     /// The persistent reservation.

@@ -21,7 +21,7 @@ fn ask(unit: &Unit, cdb: &[u8]) -> Result<Vec<u8>, Sense> {
 }
 
 const CACHING: [u8; 20] = [8, 18, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-const CONTROL: [u8; 12] = [0x0a, 10, 2, 0x10, 0, 0x40, 0, 0, 0, 0, 0, 0];
+const CONTROL: [u8; 12] = [0x0a, 10, 0x22, 0x10, 0, 0x40, 0, 0, 0, 0, 0, 0];
 const RECOVERY: [u8; 12] = [1, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 const EXCEPTIONS: [u8; 12] = [0x1c, 10, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 const SHORT: [u8; 8] = [0, 0, 3, 0xe8, 0, 0, 2, 0];
@@ -57,9 +57,9 @@ fn values_are_current_changeable_or_default() {
     assert_eq!(page(&unit, 0, 8)[..7], [23, 0, 0x90, 0, 8, 18, 0], "write protected, no cache");
     assert_eq!(page(&unit, 1, 8)[4..7], [8, 18, 4]);
     assert_eq!(page(&unit, 2, 8)[4..7], [8, 18, 4]);
-    assert_eq!(page(&unit, 0, 10)[4..10], [10, 10, 6, 0x10, 0, 0x40]);
+    assert_eq!(page(&unit, 0, 10)[4..10], [10, 10, 0x26, 0x10, 0, 0x40]);
     assert_eq!(page(&unit, 1, 10)[4..10], [10, 10, 4, 0, 0, 0]);
-    assert_eq!(page(&unit, 2, 10)[4..10], [10, 10, 2, 0x10, 0, 0x40]);
+    assert_eq!(page(&unit, 2, 10)[4..10], [10, 10, 0x22, 0x10, 0, 0x40]);
     let fixed = unit_with(|s| s.write_cache_changeable = false);
     assert_eq!(page(&fixed, 1, 8)[4..7], [8, 18, 0]);
 }

@@ -407,7 +407,7 @@ pub fn pattern(bytes: usize, seed: u64) -> Vec<u8> {
 }
 
 /// Waits until `condition` holds.
-pub fn eventually(what: &str, condition: impl Fn() -> bool) {
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < HANG, "never: {what}");

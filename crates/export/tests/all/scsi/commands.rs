@@ -231,42 +231,6 @@ fn a_disk_that_fails_is_told_of_in_the_words_of_the_standard() {
 }
 
 #[test]
-fn a_reservation_is_kept_for_the_one_driver_there_is() {
-    let server = Server::new(vec![unit("0", "a", Arc::new(memory(DISK_BYTES)))]);
-    let mut driver = server.driver();
-    driver.settle("0");
-    let out = |action: u8, kind: u8, aptpl: u8, keys: [u64; 2]| {
-        let mut list = [0; 24];
-        list[..8].copy_from_slice(&keys[0].to_be_bytes());
-        list[8..16].copy_from_slice(&keys[1].to_be_bytes());
-        list[20] = aptpl;
-        ([0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0], list)
-    };
-    let (cdb, list) = out(0, 0, 0, [0, 0xabc]);
-    driver.ask("0", &cdb, &list, 0).good();
-    // What is to survive a loss of power nobody would keep.
-    let (cdb, list) = out(0, 0, 1, [0xabc, 0xdef]);
-    assert_eq!(driver.ask("0", &cdb, &list, 0).sense_code(), (5, 0x26, 0));
-    let (cdb, list) = out(1, 3, 0, [0xdef, 0]);
-    assert_eq!(driver.ask("0", &cdb, &list, 0).status, 0x18, "RESERVATION CONFLICT: another key");
-    let (cdb, list) = out(1, 3, 0, [0xabc, 0]);
-    driver.ask("0", &cdb, &list, 0).good();
-    let keys = driver.ask("0", &[0x5e, 0, 0, 0, 0, 0, 0, 0, 64, 0], &[], 64).good();
-    assert_eq!(keys[4..], [0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0x0a, 0xbc]);
-    let held = driver.ask("0", &[0x5e, 1, 0, 0, 0, 0, 0, 0, 64, 0], &[], 64).good();
-    assert_eq!((held.len(), held[21]), (24, 3));
-    let capabilities = driver.ask("0", &[0x5e, 2, 0, 0, 0, 0, 0, 0, 64, 0], &[], 64).good();
-    assert_eq!(capabilities[2] & 1, 0, "PTPL_C");
-    driver.write("0", 0, &[1; 512]).good();
-    // Another driver finds the unit as after power on: without any.
-    drop(driver);
-    let mut driver = server.driver();
-    driver.settle("0");
-    let keys = driver.ask("0", &[0x5e, 0, 0, 0, 0, 0, 0, 0, 64, 0], &[], 64).good();
-    assert_eq!(keys[4..], [0; 4]);
-}
-
-#[test]
 fn an_answer_is_as_long_as_its_request_was_made_for() {
     let storage = Scripted::new(DISK_BYTES);
     let server = Server::new(vec![unit("0", "a", storage.clone())]);

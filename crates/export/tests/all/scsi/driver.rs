@@ -1,7 +1,7 @@
 //! The driver's side of a SCSI device: its queues, one request at a time or several.
 
 use engine::{Placement, Poll, WorkerSpec};
-use export::{Carried, DAEMON, Engine, Export, Hosting, ScsiOptions, Socket, UnitOptions};
+use export::{Carried, DAEMON, Engine, Export, ExportError, Hosting, LogicalUnits, ScsiOptions, Socket, UnitOptions};
 use frontkit::scsi::response::{RESIDUAL_AT, RESPONSE_AT, SENSE_AT, SENSE_LEN_AT, STATUS_AT};
 use frontkit::scsi::{self, CDB_AT};
 use frontkit::{Areas, Buffer, Eventfds, Memory, Queue, Session, readable, writable};
@@ -38,12 +38,19 @@ pub(super) const REQUEST: usize = 2;
 /// A device that is served.
 pub(super) struct Server {
     pub(super) export: Export,
+    pub(super) logical_units: LogicalUnits,
+    engine: Engine,
     dir: TempDir,
 }
 
 /// A unit as tests want it.
 pub(super) fn unit(lun: &str, disk: &str, storage: Arc<dyn Storage>) -> UnitOptions {
-    UnitOptions { lun: lun.parse().unwrap(), disk: disk.to_owned(), serial: disk.to_owned(), storage }
+    UnitOptions { lun: lun.parse().unwrap(), disk: disk.to_owned(), is_shared: false, serial: disk.to_owned(), storage }
+}
+
+/// One whose disk other devices may have, too.
+pub(super) fn shared_unit(lun: &str, disk: &str, storage: Arc<dyn Storage>) -> UnitOptions {
+    UnitOptions { is_shared: true, ..unit(lun, disk, storage) }
 }
 
 impl Server {
@@ -52,13 +59,34 @@ impl Server {
     }
 
     pub(super) fn with_write_cache(units: Vec<UnitOptions>, write_back: bool, write_back_changeable: bool) -> Server {
-        let dir = TempDir::new().unwrap();
         let engine = Engine::new(2);
         for _ in 0..2 {
             engine.worker_new(DAEMON, WorkerSpec::default(), Poll::Off).unwrap();
         }
+        let device = ("scsi", units, (write_back, write_back_changeable));
+        Server::serve(device, LogicalUnits::default(), engine).unwrap()
+    }
+
+    /// The first device of a daemon that has these logical units.
+    pub(super) fn going_on(units: Vec<UnitOptions>, logical_units: LogicalUnits) -> Server {
+        let engine = Engine::new(1);
+        engine.worker_new(DAEMON, WorkerSpec::default(), Poll::Off).unwrap();
+        Server::serve(("scsi", units, (true, false)), logical_units, engine).unwrap()
+    }
+
+    /// Another device of the same daemon.
+    pub(super) fn beside(&self, name: &str, units: Vec<UnitOptions>) -> Result<Server, ExportError> {
+        Server::serve((name, units, (true, false)), self.logical_units.clone(), self.engine.clone())
+    }
+
+    fn serve(
+        (name, units, (write_back, write_back_changeable)): (&str, Vec<UnitOptions>, (bool, bool)),
+        logical_units: LogicalUnits,
+        engine: Engine,
+    ) -> Result<Server, ExportError> {
+        let dir = TempDir::new().unwrap();
         let hosting = Hosting {
-            name: "scsi".to_owned(),
+            name: name.to_owned(),
             socket: Socket::Path { path: dir.path().join("scsi.sock"), options: SocketOptions::default() },
             queue_size_max: 256,
             placement: Placement::Shared,
@@ -69,9 +97,15 @@ impl Server {
             carried: Carried::default(),
             resume: None,
         };
-        let options =
-            ScsiOptions { request_queues: 4, block_size_bytes: 512, write_back, write_back_changeable, units };
-        Server { export: Export::scsi(hosting, options, &engine).unwrap(), dir }
+        let options = ScsiOptions {
+            request_queues: 4,
+            block_size_bytes: 512,
+            write_back,
+            write_back_changeable,
+            units,
+            logical_units: logical_units.clone(),
+        };
+        Ok(Server { export: Export::scsi(hosting, options, &engine)?, logical_units, engine, dir })
     }
 
     /// A driver with both queues and two for requests.
@@ -150,6 +184,15 @@ impl Answer {
         assert_eq!((self.response, self.status), (0, 0), "{self:?}");
         self.data
     }
+}
+
+/// PERSISTENT RESERVE OUT, and its parameter list with these flags of byte 20.
+pub(super) fn reserve_out((action, kind): (u8, u8), keys: [u64; 2], flags: u8) -> ([u8; 10], [u8; 24]) {
+    let mut list = [0; 24];
+    list[..8].copy_from_slice(&keys[0].to_be_bytes());
+    list[8..16].copy_from_slice(&keys[1].to_be_bytes());
+    list[20] = flags;
+    ([0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0], list)
 }
 
 /// The bytes of an address.
@@ -283,8 +326,20 @@ impl Driver {
 
     /// Hears of what there is to hear first: power on.
     pub(super) fn settle(&mut self, lun: &str) {
-        assert_eq!(self.ask(lun, &[0; 6], &[], 0).sense_code(), (6, 0x29, 1));
+        self.hears(lun, (6, 0x29, 1));
         self.ask(lun, &[0; 6], &[], 0).good();
+    }
+
+    /// Is told of something before it gets on.
+    #[track_caller]
+    pub(super) fn hears(&mut self, lun: &str, sense_code: (u8, u8, u8)) {
+        assert_eq!(self.ask(lun, &[0; 6], &[], 0).sense_code(), sense_code);
+    }
+
+    /// PERSISTENT RESERVE OUT, with the key of the driver and that of the service action.
+    pub(super) fn reserve_out(&mut self, lun: &str, (action, kind): (u8, u8), keys: [u64; 2], flags: u8) -> Answer {
+        let (cdb, list) = reserve_out((action, kind), keys, flags);
+        self.ask(lun, &cdb, &list, 0)
     }
 
     pub(super) fn write(&mut self, lun: &str, block: u32, data: &[u8]) -> Answer {

@@ -2,5 +2,6 @@
 
 mod commands;
 mod driver;
+mod reservations;
 mod tasks;
 mod units;

@@ -1,0 +1,42 @@
+//! A device as the logical units behind it know it: the port through which its driver comes.
+
+use super::units::hash;
+use crate::label::{Keeper, Label};
+use device::scsi::{InitiatorPort, Naa, Nexus, TargetPort};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What makes a name of 60 bits one that is registered nowhere (SPC-5, "NAA Locally Assigned designator format").
+const LOCALLY_ASSIGNED: u64 = 3 << 60;
+
+/// The port of a device. Whoever connects there is one initiator port, by the name of the export: what a guest has reserved is its own
+/// again when it has come back.
+pub(crate) struct Port {
+    pub(crate) export: String,
+    pub(crate) nexus: Nexus,
+    pub(crate) name: Naa,
+    /// One of its rings, which knows the way to all of them.
+    ring: Mutex<Option<Label>>,
+}
+
+impl Port {
+    pub(crate) fn new(export: &str, number: TargetPort) -> Port {
+        let initiator = InitiatorPort(LOCALLY_ASSIGNED | hash(&format!("driver of {export}")) >> 4);
+        let nexus = Nexus { initiator, port: number };
+        Port { export: export.to_owned(), nexus, name: Naa::local(hash(export)), ring: Mutex::default() }
+    }
+
+    /// One of its rings begins.
+    pub(crate) fn has(&self, ring: &Label) {
+        *self.ring.lock().unwrap_or_else(PoisonError::into_inner) = Some(ring.clone());
+    }
+
+    /// Who has its rings, if it ever had any.
+    pub(crate) fn keeper(&self) -> Option<Arc<dyn Keeper>> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(Label::keeper)
+    }
+
+    /// Whether a driver uses it.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.keeper().is_some_and(|keeper| !keeper.rings().running().is_empty())
+    }
+}

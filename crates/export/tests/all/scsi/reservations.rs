@@ -1,0 +1,300 @@
+//! One logical unit behind two devices: what their drivers keep from each other, and what they hear of each other.
+
+use super::driver::{Driver, Server, read_10, reserve_out, shared_unit, unit, write_10};
+use super::tasks::{A_WHILE, COMPLETE, LOGICAL_UNIT_RESET};
+use crate::nbd::server::{Scripted, eventually, memory};
+use export::{ExportError, LogicalUnitName, LogicalUnits};
+use std::sync::Arc;
+use storage::{Operation, Storage};
+
+const DISK_BYTES: u64 = 1 << 20;
+/// Service actions of PERSISTENT RESERVE OUT.
+const REGISTER: u8 = 0;
+const RESERVE: u8 = 1;
+const RELEASE: u8 = 2;
+const CLEAR: u8 = 3;
+const PREEMPT: u8 = 4;
+const PREEMPT_AND_ABORT: u8 = 5;
+/// Types.
+const WRITE_EXCLUSIVE: u8 = 1;
+const EXCLUSIVE_ACCESS: u8 = 3;
+const WRITE_EXCLUSIVE_REGISTRANTS: u8 = 5;
+const EXCLUSIVE_ACCESS_REGISTRANTS: u8 = 6;
+const WRITE_EXCLUSIVE_ALL: u8 = 7;
+const EXCLUSIVE_ACCESS_ALL: u8 = 8;
+/// RESERVATION CONFLICT.
+const CONFLICT: u8 = 0x18;
+
+/// Two devices with one disk, which has another number on each, and their drivers.
+fn pair(storage: Arc<dyn Storage>) -> (Server, Server, Driver, Driver) {
+    let one = Server::new(vec![shared_unit("0", "shared", storage.clone())]);
+    let other = one.beside("other", vec![shared_unit("1:7", "shared", storage)]).unwrap();
+    let (mut a, mut b) = (one.driver(), other.driver());
+    // The first one has heard that there are several ports now, too.
+    a.hears("0", (6, 0x29, 1));
+    a.hears("0", (6, 0x3f, 3));
+    b.settle("1:7");
+    (one, other, a, b)
+}
+
+/// Its logical unit, as each of them calls it.
+const A: &str = "0";
+const B: &str = "1:7";
+
+fn keys(driver: &mut Driver, lun: &str) -> Vec<u64> {
+    let answer = driver.ask(lun, &[0x5e, 0, 0, 0, 0, 0, 0, 0, 255, 0], &[], 255).good();
+    let mut keys: Vec<_> = answer[8..].chunks(8).map(|key| u64::from_be_bytes(key.try_into().unwrap())).collect();
+    keys.sort_unstable();
+    keys
+}
+
+#[test]
+fn a_reservation_keeps_others_out_as_its_type_says() {
+    let (_one, _other, mut a, mut b) = pair(Arc::new(memory(DISK_BYTES)));
+    for (kind, registrants_write, others_read) in [
+        (WRITE_EXCLUSIVE, false, true),
+        (EXCLUSIVE_ACCESS, false, false),
+        (WRITE_EXCLUSIVE_REGISTRANTS, true, true),
+        (EXCLUSIVE_ACCESS_REGISTRANTS, true, false),
+        (WRITE_EXCLUSIVE_ALL, true, true),
+        (EXCLUSIVE_ACCESS_ALL, true, false),
+    ] {
+        a.reserve_out(A, (REGISTER, 0), [0, 1], 0).good();
+        a.reserve_out(A, (RESERVE, kind), [1, 0], 0).good();
+        for is_registered in [false, true] {
+            if is_registered {
+                b.reserve_out(B, (REGISTER, 0), [0, 2], 0).good();
+            }
+            let is_in = is_registered && registrants_write;
+            let status = |may: bool| if may { 0 } else { CONFLICT };
+            assert_eq!(b.write(B, 0, &[2; 512]).status, status(is_in), "{kind} {is_registered}");
+            let read = b.ask(B, &read_10(0, 1), &[], 512).status;
+            assert_eq!(read, status(is_in || others_read), "{kind} {is_registered}");
+            b.ask(B, &[0; 6], &[], 0).good();
+            a.write(A, 0, &[1; 512]).good();
+            assert_eq!(a.read(A, 0, 1), [1; 512]);
+        }
+        assert_eq!(keys(&mut b, B), [1, 2]);
+        let taken = b.reserve_out(B, (RESERVE, WRITE_EXCLUSIVE), [2, 0], 0).status;
+        assert_eq!(taken, CONFLICT, "{kind}");
+        a.reserve_out(A, (RELEASE, kind), [1, 0], 0).good();
+        if registrants_write {
+            b.hears(B, (6, 0x2a, 4));
+        }
+        b.write(B, 0, &[2; 512]).good();
+        b.reserve_out(B, (CLEAR, 0), [2, 0], 0).good();
+        a.hears(A, (6, 0x2a, 3));
+        assert!(keys(&mut a, A).is_empty());
+    }
+}
+
+/// Who is fenced has no write under way when it is, and gets none in afterwards: what `fence_scsi` and Windows' clusters build on.
+#[test]
+fn whoever_is_fenced_is_out_when_that_is_said() {
+    let storage = Scripted::new(DISK_BYTES);
+    let (_one, _other, mut a, mut b) = pair(storage.clone());
+    a.reserve_out(A, (REGISTER, 0), [0, 0xa], 0).good();
+    b.reserve_out(B, (REGISTER, 0), [0, 0xb], 0).good();
+    a.reserve_out(A, (RESERVE, WRITE_EXCLUSIVE_REGISTRANTS), [0xa, 0], 0).good();
+    b.write(B, 0, &[2; 512]).good();
+    for action in [PREEMPT, PREEMPT_AND_ABORT] {
+        storage.hold(|operation| matches!(operation, Operation::Write { .. }));
+        storage.asked();
+        let write = a.begin(3, A, &write_10(0, &[1; 512]), &[1; 512], 0);
+        eventually("it is under way", || !storage.asked().is_empty());
+        let (cdb, list) = reserve_out((action, WRITE_EXCLUSIVE_REGISTRANTS), [0xb, 0xa], 0);
+        let fence = b.begin(2, B, &cdb, &list, 0);
+        std::thread::sleep(A_WHILE);
+        assert_eq!(b.has_answer(2), action == PREEMPT, "one of them waits for what is under way");
+        // Others do not wait behind it.
+        let beside = b.begin(3, B, &read_10(0, 1), &[], 512);
+        b.end(beside).good();
+        assert!(!a.has_answer(3));
+        storage.release();
+        b.end(fence).good();
+        if action == PREEMPT_AND_ABORT {
+            assert!(a.has_answer(3), "it has been answered by then");
+        }
+        a.end(write).good();
+        a.hears(A, (6, 0x2a, 5));
+        assert_eq!(a.write(A, 0, &[1; 512]).status, CONFLICT);
+        assert_eq!(keys(&mut a, A), [0xb]);
+        // Until it is let in again.
+        a.reserve_out(A, (REGISTER, 0), [0, 0xa], 0).good();
+        a.write(A, 0, &[1; 512]).good();
+        b.write(B, 0, &[2; 512]).good();
+    }
+}
+
+#[test]
+fn whoever_fences_with_everybodys_key_waits_for_no_fence() {
+    let storage = Scripted::new(DISK_BYTES);
+    let (_one, _other, mut a, mut b) = pair(storage.clone());
+    for (driver, lun) in [(&mut a, A), (&mut b, B)] {
+        driver.reserve_out(lun, (REGISTER, 0), [0, 7], 0).good();
+    }
+    a.reserve_out(A, (RESERVE, WRITE_EXCLUSIVE_ALL), [7, 0], 0).good();
+    storage.hold(|operation| matches!(operation, Operation::Write { .. }));
+    storage.asked();
+    let writes =
+        [a.begin(3, A, &write_10(0, &[1; 512]), &[1; 512], 0), b.begin(3, B, &write_10(1, &[2; 512]), &[2; 512], 0)];
+    let mut begun = 0;
+    eventually("both are under way", || {
+        begun += storage.asked().len();
+        begun == 2
+    });
+    let (cdb, list) = reserve_out((PREEMPT_AND_ABORT, WRITE_EXCLUSIVE_ALL), [7, 0], 0);
+    let first = a.begin(2, A, &cdb, &list, 0);
+    eventually("it is out", || b.ask(B, &[0; 6], &[], 0).status == 2);
+    b.reserve_out(B, (REGISTER, 0), [0, 9], 0).good();
+    let (cdb, list) = reserve_out((PREEMPT_AND_ABORT, WRITE_EXCLUSIVE_ALL), [9, 0], 0);
+    let second = b.begin(2, B, &cdb, &list, 0);
+    std::thread::sleep(A_WHILE);
+    assert!(!a.has_answer(2) && !b.has_answer(2), "each waits for a write of the other's");
+    storage.release();
+    a.end(first).good();
+    b.end(second).good();
+    a.end(writes[0]).good();
+    b.end(writes[1]).good();
+    a.hears(A, (6, 0x2a, 5));
+    assert_eq!(keys(&mut b, B), [9]);
+}
+
+#[test]
+fn a_reset_is_everybodys() {
+    let storage = Scripted::new(DISK_BYTES);
+    let (_one, _other, mut a, mut b) = pair(storage.clone());
+    // RESERVE (6), until its driver goes or the unit is reset.
+    a.ask(A, &[0x16, 0, 0, 0, 0, 0], &[], 0).good();
+    assert_eq!(b.ask(B, &[0; 6], &[], 0).status, CONFLICT);
+    a.write(A, 0, &[1; 512]).good();
+    storage.hold(|operation| matches!(operation, Operation::Write { .. }));
+    storage.asked();
+    let write = a.begin(3, A, &write_10(0, &[1; 512]), &[1; 512], 0);
+    eventually("it is under way", || !storage.asked().is_empty());
+    let reset = b.manage(LOGICAL_UNIT_RESET, B, 0);
+    std::thread::sleep(A_WHILE);
+    assert!(!b.has_answer(0), "it waits for the other's task");
+    storage.release();
+    assert_eq!(b.managed(reset), COMPLETE);
+    assert!(a.has_answer(3));
+    a.end(write).good();
+    a.hears(A, (6, 0x29, 3));
+    b.hears(B, (6, 0x29, 3));
+    b.write(B, 0, &[2; 512]).good();
+    a.ask(A, &[0x16, 0, 0, 0, 0, 0], &[], 0).good();
+    drop(a);
+    eventually("it has gone", || b.ask(B, &[0; 6], &[], 0).status == 0);
+}
+
+#[test]
+fn what_one_compares_and_writes_the_other_waits_for() {
+    let storage = Scripted::new(DISK_BYTES);
+    let (_one, _other, mut a, mut b) = pair(storage.clone());
+    let swap = [0x89, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0];
+    storage.hold(|operation| matches!(operation, Operation::Read { .. }));
+    storage.asked();
+    let first = a.begin(2, A, &swap, &[vec![0; 512], vec![1; 512]].concat(), 0);
+    eventually("it reads", || !storage.asked().is_empty());
+    let second = b.begin(2, B, &swap, &[vec![0; 512], vec![2; 512]].concat(), 0);
+    std::thread::sleep(A_WHILE);
+    assert!(storage.asked().is_empty(), "the other one waits");
+    storage.release();
+    a.end(first).good();
+    assert_eq!(b.end(second).sense_code(), (0xe, 0x1d, 0), "it finds what the first one has written");
+    assert_eq!(b.read(B, 0, 1), [1; 512]);
+}
+
+#[test]
+fn each_hears_of_what_the_other_has_changed() {
+    let disk = Arc::new(memory(DISK_BYTES));
+    let (one, other, mut a, mut b) = pair(disk.clone());
+    // MODE SELECT (6) of the control page: D_SENSE.
+    let page = [0, 0, 0, 0, 0x0a, 0x0a, 0x26, 0x10, 0, 0x40, 0, 0, 0, 0, 0, 0];
+    a.ask(A, &[0x15, 0x10, 0, 0, 16, 0], &page, 0).good();
+    let told = b.ask(B, &[0; 6], &[], 0);
+    assert_eq!((told.status, told.sense[0], told.sense[1], &told.sense[2..4]), (2, 0x72, 6, &[0x2a, 1][..]));
+    a.ask(A, &[0; 6], &[], 0).good();
+    // Stopped is stopped.
+    a.ask(A, &[0x1b, 0, 0, 0, 0, 0], &[], 0).good();
+    assert_eq!(b.write(B, 0, &[2; 512]).status, 2);
+    b.ask(B, &[0x1b, 0, 0, 0, 1, 0], &[], 0).good();
+    a.write(A, 0, &[1; 512]).good();
+    for (driver, lun, server) in [(&mut a, A, &one), (&mut b, B, &other)] {
+        let groups = driver.ask(lun, &[0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 0, 64, 0, 0], &[], 64).good();
+        assert_eq!((groups[11], groups[15], groups[19]), (2, 1, 2), "two ports");
+        let name = server.export.units().unwrap()[0].disk.clone();
+        assert_eq!(name, "shared");
+    }
+    // Each is an initiator of its own.
+    for (driver, lun, key) in [(&mut a, A, 1), (&mut b, B, 2)] {
+        driver.reserve_out(lun, (REGISTER, 0), [0, key], 0).good();
+    }
+    let full = a.ask(A, &[0x5e, 3, 0, 0, 0, 0, 0, 0, 255, 0], &[], 255).good();
+    let (first, second) = (&full[8..56], &full[56..104]);
+    assert_ne!(first[24..], second[24..], "TransportIDs");
+    let mut ports = [first[19], second[19]];
+    ports.sort_unstable();
+    assert_eq!(ports, [1, 2]);
+}
+
+#[test]
+fn what_is_registered_outlives_sessions_and_devices_but_not_the_unit() {
+    let disk = Arc::new(memory(DISK_BYTES));
+    let (one, other, mut a, mut b) = pair(disk.clone());
+    a.reserve_out(A, (REGISTER, 0), [0, 1], 0).good();
+    // What is to survive a loss of power nobody would keep.
+    assert_eq!(a.reserve_out(A, (REGISTER, 0), [1, 2], 1).sense_code(), (5, 0x26, 0));
+    a.reserve_out(A, (RESERVE, EXCLUSIVE_ACCESS), [1, 0], 0).good();
+    drop(a);
+    let mut a = one.driver();
+    a.hears(A, (6, 0x29, 0));
+    a.write(A, 0, &[1; 512]).good();
+    assert_eq!(b.write(B, 0, &[2; 512]).status, CONFLICT);
+    // A program that goes on with the disk.
+    let next = LogicalUnits::default();
+    let left = one.logical_units.reservations();
+    let name = LogicalUnitName { disk: "shared".to_owned(), export: None };
+    assert_eq!((left.len(), &left[0].0), (1, &name));
+    assert!(next.leave_reservations(name.clone(), b"nothing").is_err());
+    next.leave_reservations(name, &left[0].1).unwrap();
+    drop((a, one));
+    b.hears(B, (6, 0x3f, 3));
+    assert_eq!(b.write(B, 0, &[2; 512]).status, CONFLICT, "its device has gone");
+    let unit_of_it = shared_unit("0", "shared", disk.clone());
+    let goes_on = Server::going_on(vec![unit_of_it], next);
+    let mut later = goes_on.driver();
+    later.hears("0", (6, 0x29, 0));
+    assert_eq!(later.write("0", 0, &[1; 512]).status, 0, "it is the same driver, by its export's name");
+    let other_there = goes_on.beside("other", vec![shared_unit("0", "shared", disk.clone())]).unwrap();
+    let mut kept_out = other_there.driver();
+    kept_out.hears("0", (6, 0x29, 0));
+    assert_eq!(kept_out.write("0", 0, &[1; 512]).status, CONFLICT);
+    drop((b, other));
+    let same = Server::new(vec![shared_unit("0", "shared", disk)]);
+    let mut anew = same.driver();
+    anew.settle("0");
+    assert!(keys(&mut anew, "0").is_empty());
+}
+
+#[test]
+fn one_disk_looks_the_same_everywhere() {
+    let disk: Arc<dyn Storage> = Arc::new(memory(DISK_BYTES));
+    let one = Server::new(vec![shared_unit("0", "shared", disk.clone())]);
+    let mut named = shared_unit("0", "shared", disk);
+    named.serial = "another".to_owned();
+    let refused = one.beside("other", vec![named]).err();
+    assert!(matches!(refused, Some(ExportError::AnotherUnit { .. })), "{refused:?}");
+    // Guests that know nothing of each other have a unit each, on a disk that none of them writes.
+    let base: Arc<dyn Storage> = Arc::new(memory(DISK_BYTES));
+    let (first, mut second) = (unit("0", "base", base.clone()), unit("0", "base", base));
+    second.serial = "another".to_owned();
+    let one = Server::new(vec![first]);
+    let other = one.beside("other", vec![second]).unwrap();
+    let (mut a, mut b) = (one.driver(), other.driver());
+    a.settle("0");
+    b.settle("0");
+    a.reserve_out("0", (REGISTER, 0), [0, 1], 0).good();
+    a.reserve_out("0", (RESERVE, EXCLUSIVE_ACCESS), [1, 0], 0).good();
+    assert_eq!(b.read("0", 0, 1), [0; 512]);
+}
