@@ -1,4 +1,4 @@
-//! Linux's SCSI driver in a User Mode Linux guest, on disks of vringd.
+//! Linux's SCSI driver in User Mode Linux guests, on disks of vringd: file systems, sg3-utils, and fencing.
 
 use std::fs;
 use std::time::Duration;
@@ -96,5 +96,102 @@ fn a_guest_uses_disks_that_come_grow_and_go() -> Result<()> {
     ensure!(ended.status == 0, "the script failed:\n{}", ended.console);
     let mut fsck = lab.command_in_root("usr/sbin/e2fsck");
     tests::process::run(fsck.args(["-f", "-n"]).arg(&system)).context("the file system of LUN 0")?;
+    Ok(())
+}
+
+/// Every command that sg3-utils can send to a disk.
+const SG3: &str = r#"
+     refused() { wanted=$1; shift; status=0; "$@" >/dev/null 2>&1 || status=$?; [ $status = $wanted ] || { echo "$*: $status"; exit 9; }; }
+     n=0; until disk=/dev/$(ls /sys/class/scsi_device/*:0:0/device/block 2>/dev/null) && [ -b $disk ]; do n=$((n + 1)); [ $n -lt 600 ]; sleep 0.05; done
+     # What sg_turs says is not in its status.
+     ready() { sg_raw $disk 00 00 00 00 00 00; }
+     ready || ready
+     sg_turs --number=10 $disk
+     sg_inq $disk | grep VRINGD
+     sg_inq --page=0x80 $disk | grep S-1
+     for page in sv sn di bl bdc lbpv; do sg_vpd --page=$page $disk; done
+     sg_vpd --page=lbpv $disk | grep LBPU=1
+     sg_luns $disk
+     sg_readcap $disk
+     sg_readcap --16 $disk | grep 'Number of logical blocks=32768'
+     sg_opcodes $disk | grep 'Compare and write'
+     sg_opcodes --opcode=0x28 $disk
+     sg_opcodes --tmf $disk | grep -i 'logical unit reset'
+     sg_requests $disk
+     sg_modes --all $disk | grep -i caching
+     sg_modes --page=0xa --hex $disk
+     # MODE SELECT (6) of the caching page: WCE off, and on again.
+     for wce in 0 4; do
+         printf '\0\0\0\0\10\22'"\\$wce"'\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0' >/tmp/page
+         sg_raw --send=24 --infile=/tmp/page $disk 15 10 00 00 18 00
+         sg_modes --page=8 --hex $disk | grep "00     08 12 0$wce"
+     done
+     sg_logs --page=0 $disk
+     sg_prevent --prevent=1 $disk; sg_prevent --allow $disk
+     sg_start --stop $disk
+     refused 2 ready
+     sg_start --start $disk
+     ready
+     sg_sync $disk; sg_sync --16 --lba=0 --count=8 $disk
+     # What is written is there, is compared, is written over, is gone.
+     head -c 8192 /dev/urandom >/tmp/data; head -c 512 /tmp/data >/tmp/block; head -c 512 /dev/zero >/tmp/zeroes
+     content() { dd if=$disk bs=512 skip=$1 count=$2 iflag=direct status=none; }
+     sg_write_verify --16 --lba=64 --num=16 --in=/tmp/data $disk
+     content 64 16 | cmp - /tmp/data
+     sg_dd if=$disk of=/tmp/read bs=512 skip=64 count=16 blk_sgio=1; cmp /tmp/read /tmp/data
+     sg_dd if=/tmp/data of=$disk bs=512 seek=128 count=16 blk_sgio=1 oflag=fua; content 128 16 | cmp - /tmp/data
+     sg_verify --lba=64 --count=16 $disk
+     sg_verify --lba=64 --count=16 --ndo=8192 --in=/tmp/data $disk
+     refused 14 sg_verify --lba=65 --count=1 --ndo=512 --in=/tmp/block $disk
+     cat /tmp/block /tmp/zeroes >/tmp/swap
+     sg_compare_and_write --lba=64 --num=1 --in=/tmp/swap $disk
+     content 64 1 | cmp - /tmp/zeroes
+     refused 14 sg_compare_and_write --lba=64 --num=1 --in=/tmp/swap $disk
+     sg_write_same --10 --lba=256 --num=32 --in=/tmp/block $disk; content 287 1 | cmp - /tmp/block
+     sg_write_same --16 --lba=256 --num=8 --ndob $disk; content 263 1 | cmp - /tmp/zeroes; content 264 1 | cmp - /tmp/block
+     sg_write_same --unmap --lba=264 --num=8 --in=/tmp/zeroes $disk; content 271 1 | cmp - /tmp/zeroes
+     sg_unmap --lba=64,128 --num=16,16 --force $disk || sg_unmap --lba=64,128 --num=16,16 $disk
+     content 65 1 | cmp - /tmp/zeroes; content 143 1 | cmp - /tmp/zeroes
+     sg_get_lba_status --lba=0 $disk
+     sg_rtpg $disk
+     # Reservations.
+     pr() { sg_persist --no-inquiry "$@" $disk; }
+     pr --out --register --param-sark=0xa1
+     pr --in --read-keys | grep 0xa1
+     for type in 1 3 5 6 7 8; do
+         pr --out --reserve --param-rk=0xa1 --prout-type=$type
+         pr --in --read-reservation | grep scope
+         pr --out --release --param-rk=0xa1 --prout-type=$type
+     done
+     pr --in --report-capabilities; pr --in --read-full-status | grep 'Key=0xa1'
+     refused 24 sg_persist --no-inquiry --out --reserve --param-rk=0xbad --prout-type=1 $disk
+     pr --out --register-ignore --param-sark=0xa2
+     pr --out --reserve --param-rk=0xa2 --prout-type=3
+     pr --out --preempt --param-rk=0xa2 --param-sark=0xa2 --prout-type=5
+     pr --out --preempt-abort --param-rk=0xa2 --param-sark=0xa2 --prout-type=5
+     pr --in --read-reservation | grep 'Write Exclusive, registrants only'
+     pr --out --clear --param-rk=0xa2
+     pr --in --read-keys | grep 'NO registered'
+     refused 19 sg_persist --no-inquiry --out --register --param-aptpl --param-sark=0xa1 $disk
+     sg_reset --device $disk
+     refused 6 ready; ready
+     # What no disk of ours has is said so.
+     refused 9 sg_sanitize --quick --crypto $disk
+     refused 9 sg_rep_zones $disk
+     refused 9 sg_read_long --lba=0 $disk
+     refused 5 sg_ident $disk
+     dd if=/dev/zero of=$disk bs=1M count=16 oflag=direct status=none
+"#;
+
+#[test]
+fn sg3_utils_find_what_they_ask_for() -> Result<()> {
+    let lab = Lab::take_turn();
+    let daemon = Daemon::serve(
+        "[[disk]]\nname = 'd'\nstorage = { kind = 'memory', size = '16M' }\n[[export]]\nname = 'vm'\nkind = 'scsi'\n\
+         socket = '@DIR@/vm.sock'\nwrite_cache = 'guest'\nluns = [{ lun = 0, disk = 'd', serial = 'S-1' }]\n",
+    )?;
+    let device = Device::Scsi { socket: daemon.socket("vm"), queues: 1 };
+    let ended = Guest::boot(&lab, Kernel::Smp(2), &[device], SG3)?.wait(LIMIT)?;
+    ensure!(ended.status == 0, "the script failed:\n{}\nthe daemon said:\n{}", ended.console, daemon.output());
     Ok(())
 }

@@ -27,6 +27,7 @@ const PACKAGES: &[&str] = &[
     "qemu-block-extra",
     "qemu-system-x86",
     "qemu-utils",
+    "sg3-utils",
     "strace",
     "tcc",
     "util-linux",
