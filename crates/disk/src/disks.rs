@@ -1,7 +1,8 @@
 //! Disks: storages that are open and have names, and their users.
 //!
-//! Disks are kept by name in [`Disks`], and used by a [`Lease`]. A writable disk has one user, a read-only one any number. A disk
-//! without an owner stays open until it is removed; one with an owner goes with its owner's lease, and nobody else uses it.
+//! Disks are kept by name in [`Disks`], and used by a [`Lease`]. A writable disk has one user, a read-only one any number, a shared one
+//! any number of SCSI devices ([`Sharing`]). A disk without an owner stays open until it is removed; one with an owner goes with its
+//! owner's lease, and nobody else uses it.
 //!
 //! A storage is closed when its last holder lets go of it. That may write a volume back: what takes a disk out of here
 //! ([`Disks::remove`], the end of a [`Lease`]) is for threads that may wait, and never for a worker.
@@ -31,6 +32,37 @@ impl fmt::Display for User {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             User::Export(name) => write!(f, "export `{name}`"),
+        }
+    }
+}
+
+/// What a user makes of a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// A logical unit of a SCSI device: reservations exclude its other users.
+    Unit,
+    /// All of a device or of a server, which knows of no other user.
+    Whole,
+}
+
+/// Who may use a disk at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    /// One user: it is writable.
+    One,
+    /// Any number: nobody writes.
+    Readers,
+    /// Any number of SCSI devices, and nothing else: its operator shares it among guests that know of each other.
+    Units,
+}
+
+impl Sharing {
+    /// That of a disk by its description.
+    pub fn of(is_shared: bool, read_only: bool) -> Sharing {
+        match (is_shared, read_only) {
+            (true, _) => Sharing::Units,
+            (false, true) => Sharing::Readers,
+            (false, false) => Sharing::One,
         }
     }
 }
@@ -69,6 +101,29 @@ pub enum DiskError {
         /// Another one.
         user: User,
     },
+    /// disk `{name}` is writable and used by {by}, so {user} cannot use it: make the disk read-only, give each a disk of its own, or, where both are SCSI devices of guests that know of each other, describe the disk with `shared = true`
+    NotShared {
+        /// The disk.
+        name: String,
+        /// Its user.
+        by: User,
+        /// A SCSI device.
+        user: User,
+    },
+    /// disk `{name}` is shared, and only SCSI devices may have it, so {user} cannot use it: reservations would not hold for others; make that a SCSI device (`kind = "scsi"`), or leave `shared` out of the disk
+    SharedByUnits {
+        /// The disk.
+        name: String,
+        /// No SCSI device.
+        user: User,
+    },
+    /// requests that an earlier user has left on the shared disk `{name}` may still be under way beside {users}: remove the disk from these, or restart the daemon
+    Left {
+        /// The disk.
+        name: String,
+        /// Its users, listed.
+        users: String,
+    },
     /// requests of an earlier user of disk `{name}` are still under way: try again when its storage has answered them, or restart the daemon if that lasts
     Ending {
         /// The disk.
@@ -102,6 +157,7 @@ pub struct Disk {
     name: String,
     current: Mutex<Current>,
     owner: Option<User>,
+    is_shared: bool,
     resizing: Mutex<()>,
 }
 
@@ -114,7 +170,14 @@ struct Current {
 impl Disk {
     /// What `spec` has opened, under a name. With an `owner` it goes with that.
     pub fn new(name: impl Into<String>, spec: StorageSpec, storage: Arc<dyn Storage>, owner: Option<User>) -> Disk {
-        Disk { name: name.into(), current: Mutex::new(Current { spec, storage }), owner, resizing: Mutex::new(()) }
+        let current = Mutex::new(Current { spec, storage });
+        Disk { name: name.into(), current, owner, is_shared: false, resizing: Mutex::new(()) }
+    }
+
+    /// The same, which several SCSI devices may use at once, or which they may not.
+    #[must_use]
+    pub fn shared(self, is_shared: bool) -> Disk {
+        Disk { is_shared, ..self }
     }
 
     /// Its name.
@@ -144,6 +207,16 @@ impl Disk {
     /// The user with which it goes; none for a disk that stays until it is removed.
     pub fn owner(&self) -> Option<&User> {
         self.owner.as_ref()
+    }
+
+    /// Whether several SCSI devices may use it at once, and nothing else may.
+    pub fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    /// Who may use it at once.
+    pub fn sharing(&self) -> Sharing {
+        Sharing::of(self.is_shared, self.storage().describe().read_only)
     }
 
     /// Held while its capacity changes: changes are heard of in their order.
@@ -188,13 +261,18 @@ impl fmt::Debug for Disk {
 /// Whether `user` may use a disk, beside those that do: the rule for what is open and for what a configuration describes.
 ///
 /// # Errors
-/// [`DiskError::Writable`].
-pub fn may_use(name: &str, read_only: bool, users: &[User], user: &User) -> Result<(), DiskError> {
-    match users.first() {
-        Some(by) if !read_only => {
-            Err(DiskError::Writable { name: name.to_owned(), by: by.clone(), user: user.clone() })
+/// [`DiskError::SharedByUnits`], [`DiskError::NotShared`], [`DiskError::Writable`].
+pub fn may_use(name: &str, sharing: Sharing, users: &[User], (user, role): (&User, Role)) -> Result<(), DiskError> {
+    let (name, user) = (|| name.to_owned(), || user.clone());
+    match (sharing, role, users.first()) {
+        (Sharing::Units, Role::Whole, _) => Err(DiskError::SharedByUnits { name: name(), user: user() }),
+        (Sharing::One, Role::Unit, Some(by)) => {
+            Err(DiskError::NotShared { name: name(), by: by.clone(), user: user() })
         }
-        _ => Ok(()),
+        (Sharing::One, Role::Whole, Some(by)) => {
+            Err(DiskError::Writable { name: name(), by: by.clone(), user: user() })
+        }
+        (Sharing::One, _, None) | (Sharing::Readers, ..) | (Sharing::Units, Role::Unit, _) => Ok(()),
     }
 }
 
@@ -202,15 +280,25 @@ pub fn may_use(name: &str, read_only: bool, users: &[User], user: &User) -> Resu
 struct Entry {
     disk: Arc<Disk>,
     users: Vec<User>,
+    /// A user has gone whose requests may still be under way, while others stayed, who hold the storage as well.
+    is_left: bool,
 }
 
 impl Entry {
-    /// Whether it has no user and something holds its storage: a ring that fell with requests in flight outlives its export, and
+    /// Whether nothing is under way but what its users know of: a ring that fell with requests in flight outlives its export, and
     /// a late write would undo a newer one. What is read late undoes nothing.
-    fn is_ending(&self) -> bool {
+    fn check_settled(&self) -> Result<(), DiskError> {
+        let name = &self.disk.name;
         let storage = &self.disk.current().storage;
+        if storage.describe().read_only {
+            return Ok(());
+        }
+        if !self.users.is_empty() {
+            let left = || DiskError::Left { name: name.clone(), users: listed(&self.users) };
+            return if self.is_left { Err(left()) } else { Ok(()) };
+        }
         let is_held = Arc::strong_count(storage) > 1 || storage.custody().is_some_and(storage::Custody::is_used);
-        self.users.is_empty() && !storage.describe().read_only && is_held
+        if is_held { Err(DiskError::Ending { name: name.clone() }) } else { Ok(()) }
     }
 }
 
@@ -243,31 +331,31 @@ impl Disks {
         if entries.contains_key(&disk.name) {
             return Err(DiskError::Exists { name: disk.name.clone() });
         }
-        entries.insert(disk.name.clone(), Entry { disk: disk.clone(), users: Vec::new() });
+        entries.insert(disk.name.clone(), Entry { disk: disk.clone(), users: Vec::new(), is_left: false });
         Ok(disk)
     }
 
     /// Lets a user have a disk, until the lease ends; a writable one when nothing of an earlier user is under way any more.
     ///
     /// # Errors
-    /// There is none of this name, it may have no more users, or not yet.
-    pub fn lease(&self, name: &str, user: User) -> Result<Lease, DiskError> {
+    /// There is none of this name, it may have no more users or none of this role, or not yet.
+    pub fn lease(&self, name: &str, user: User, role: Role) -> Result<Lease, DiskError> {
         let mut entries = self.lock();
         let entry = entries.get_mut(name).ok_or_else(|| DiskError::Missing { name: name.to_owned() })?;
         if let Some(owner) = entry.disk.owner.as_ref().filter(|owner| **owner != user) {
             return Err(DiskError::Owned { name: name.to_owned(), owner: owner.clone(), user });
         }
-        may_use(name, entry.disk.storage().describe().read_only, &entry.users, &user)?;
-        if entry.is_ending() {
-            return Err(DiskError::Ending { name: name.to_owned() });
-        }
+        may_use(name, entry.disk.sharing(), &entry.users, (&user, role))?;
+        entry.check_settled()?;
+        // Without users nothing was under way: whatever had been left is over.
+        entry.is_left &= !entry.users.is_empty();
         // What has failed stays so while it is open: its next user would hear of nothing but errors.
         let volume = entry.disk.storage().volume().map(storage::VolumeControl::status);
         if let Some(why) = volume.and_then(|status| status.failure) {
             return Err(DiskError::Failed { name: name.to_owned(), why });
         }
         entry.users.push(user.clone());
-        Ok(Lease { disk: entry.disk.clone(), user, of: self.clone() })
+        Ok(Lease { disk: entry.disk.clone(), user, of: self.clone(), leaves_requests: false })
     }
 
     /// A disk and its users.
@@ -283,24 +371,18 @@ impl Disks {
     /// The same of one disk, for whoever lets another storage stand behind it: what is under way on the one before would not be heard of.
     ///
     /// # Errors
-    /// [`DiskError::Ending`], [`DiskError::Missing`].
+    /// [`DiskError::Ending`], [`DiskError::Left`], [`DiskError::Missing`].
     pub fn check_settled(&self, name: &str) -> Result<(), DiskError> {
-        match self.lock().get(name) {
-            Some(entry) if entry.is_ending() => Err(DiskError::Ending { name: name.to_owned() }),
-            Some(_) => Ok(()),
-            None => Err(DiskError::Missing { name: name.to_owned() }),
-        }
+        let entries = self.lock();
+        entries.get(name).ok_or_else(|| DiskError::Missing { name: name.to_owned() })?.check_settled()
     }
 
-    /// Whether nothing is under way on a writable disk but what its user knows of.
+    /// Whether nothing is under way on a writable disk but what its users know of.
     ///
     /// # Errors
-    /// [`DiskError::Ending`] for one of those where that is not so.
+    /// [`DiskError::Ending`] or [`DiskError::Left`] for one of those where that is not so.
     pub fn check_ended(&self) -> Result<(), DiskError> {
-        match self.lock().iter().find(|(_, entry)| entry.is_ending()) {
-            Some((name, _)) => Err(DiskError::Ending { name: name.clone() }),
-            None => Ok(()),
-        }
+        self.lock().values().try_for_each(Entry::check_settled)
     }
 
     /// All disks with their users, by name.
@@ -324,9 +406,10 @@ impl Disks {
     }
 
     /// The end of a lease. Returns the disk where it goes with that, to be closed when nobody waits for the lock.
-    fn end(&self, name: &str, user: &User) -> Option<Arc<Disk>> {
+    fn end(&self, name: &str, user: &User, leaves_requests: bool) -> Option<Arc<Disk>> {
         let mut entries = self.lock();
         let entry = entries.get_mut(name)?;
+        entry.is_left |= leaves_requests;
         if let Some(at) = entry.users.iter().position(|other| other == user) {
             entry.users.swap_remove(at);
         }
@@ -341,6 +424,7 @@ pub struct Lease {
     disk: Arc<Disk>,
     user: User,
     of: Disks,
+    leaves_requests: bool,
 }
 
 impl Lease {
@@ -348,11 +432,17 @@ impl Lease {
     pub fn disk(&self) -> &Arc<Disk> {
         &self.disk
     }
+
+    /// Ends it while requests of its user may be under way. Other users hold the storage as these do: until all have gone, nobody
+    /// else has the disk, and no other storage comes behind it.
+    pub fn end_with_requests(mut self) {
+        self.leaves_requests = true;
+    }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        drop(self.of.end(&self.disk.name, &self.user));
+        drop(self.of.end(&self.disk.name, &self.user, self.leaves_requests));
     }
 }
 
@@ -392,18 +482,79 @@ mod tests {
         let disks = Disks::default();
         open(&disks, "rw", &file(one.path(), false), None);
         open(&disks, "ro", &file(two.path(), true), None);
-        let first = disks.lease("rw", user("a")).unwrap();
-        let line = disks.lease("rw", user("b")).unwrap_err().to_string();
+        let first = disks.lease("rw", user("a"), Role::Whole).unwrap();
+        let line = disks.lease("rw", user("b"), Role::Whole).unwrap_err().to_string();
         assert_eq!(
             line,
             "disk `rw` is writable and used by export `a`, so export `b` cannot use it: make the disk read-only, or give \
              each a disk of its own"
         );
         drop(first);
-        drop(disks.lease("rw", user("b")).unwrap());
-        let both = ["a", "b"].map(|name| disks.lease("ro", user(name)).unwrap());
+        drop(disks.lease("rw", user("b"), Role::Whole).unwrap());
+        let both = ["a", "b"].map(|name| disks.lease("ro", user(name), Role::Whole).unwrap());
         assert!(Arc::ptr_eq(both[0].disk(), both[1].disk()));
         assert_eq!(disks.get("ro").unwrap().1, [user("a"), user("b")]);
+    }
+
+    #[test]
+    fn a_shared_disk_is_for_scsi_devices_alone() {
+        let (one, two) = (image(), image());
+        let disks = Disks::default();
+        let shared = |name: &str, spec: StorageSpec| {
+            disks.add(Disk::new(name, spec.clone(), opened(&spec), None).shared(true)).unwrap()
+        };
+        assert_eq!(shared("rw", file(one.path(), false)).sharing(), Sharing::Units);
+        assert_eq!(shared("ro", file(two.path(), true)).sharing(), Sharing::Units);
+        for name in ["rw", "ro"] {
+            let line = disks.lease(name, user("blk"), Role::Whole).unwrap_err().to_string();
+            assert_eq!(
+                line,
+                format!(
+                    "disk `{name}` is shared, and only SCSI devices may have it, so export `blk` cannot use it: reservations \
+                     would not hold for others; make that a SCSI device (`kind = \"scsi\"`), or leave `shared` out of the disk"
+                )
+            );
+            let both = ["a", "b"].map(|name_of| disks.lease(name, user(name_of), Role::Unit).unwrap());
+            assert!(Arc::ptr_eq(both[0].disk(), both[1].disk()));
+            assert_eq!(disks.get(name).unwrap().1, [user("a"), user("b")]);
+            let line = disks.remove(name).unwrap_err().to_string();
+            assert_eq!(
+                line,
+                format!("disk `{name}` is used by export `a`, export `b`: remove the exports that use it first")
+            );
+        }
+        let spec = StorageSpec::Memory(MemoryOptions { size: Some(ByteSize(512)), ..MemoryOptions::default() });
+        open(&disks, "own", &spec, None);
+        let _first = disks.lease("own", user("a"), Role::Unit).unwrap();
+        let line = disks.lease("own", user("b"), Role::Unit).unwrap_err().to_string();
+        assert_eq!(
+            line,
+            "disk `own` is writable and used by export `a`, so export `b` cannot use it: make the disk read-only, give each \
+             a disk of its own, or, where both are SCSI devices of guests that know of each other, describe the disk with \
+             `shared = true`"
+        );
+    }
+
+    #[test]
+    fn requests_that_a_user_of_a_shared_disk_leaves_keep_others_away_until_all_are_gone() {
+        let image = image();
+        let disks = Disks::default();
+        let spec = file(image.path(), false);
+        let disk = disks.add(Disk::new("d", spec.clone(), opened(&spec), None).shared(true)).unwrap();
+        let [stays, goes] = ["a", "b"].map(|name| disks.lease("d", user(name), Role::Unit).unwrap());
+        let (ring, left) = (disk.storage(), disk.storage());
+        assert_eq!(disks.check_settled("d"), Ok(()));
+        goes.end_with_requests();
+        let why = DiskError::Left { name: "d".into(), users: "export `a`".into() };
+        assert_eq!(disks.check_settled("d"), Err(why.clone()));
+        assert_eq!(disks.check_ended(), Err(why.clone()));
+        assert_eq!(disks.lease("d", user("c"), Role::Unit).unwrap_err(), why);
+        drop((ring, stays));
+        assert_eq!(disks.check_settled("d"), Err(DiskError::Ending { name: "d".into() }));
+        drop(left);
+        assert_eq!(disks.check_settled("d"), Ok(()));
+        let _again = ["c", "d"].map(|name| disks.lease("d", user(name), Role::Unit).unwrap());
+        assert_eq!(disks.check_ended(), Ok(()));
     }
 
     #[test]
@@ -411,7 +562,7 @@ mod tests {
         let (one, two) = (image(), image());
         let disks = Disks::default();
         let ring = open(&disks, "rw", &file(one.path(), false), None).storage();
-        let line = disks.lease("rw", user("a")).unwrap_err().to_string();
+        let line = disks.lease("rw", user("a"), Role::Whole).unwrap_err().to_string();
         assert_eq!(
             line,
             "requests of an earlier user of disk `rw` are still under way: try again when its storage has answered them, or \
@@ -420,11 +571,11 @@ mod tests {
         assert!(disks.get("rw").unwrap().1.is_empty());
         assert_eq!(disks.check_ended(), Err(DiskError::Ending { name: "rw".into() }));
         drop(ring);
-        let lease = disks.lease("rw", user("a")).unwrap();
+        let lease = disks.lease("rw", user("a"), Role::Whole).unwrap();
         let _ring = lease.disk().storage();
         assert_eq!(disks.check_ended(), Ok(()));
         let _reader = open(&disks, "ro", &file(two.path(), true), None).storage();
-        disks.lease("ro", user("a")).unwrap();
+        disks.lease("ro", user("a"), Role::Whole).unwrap();
     }
 
     #[test]
@@ -456,11 +607,11 @@ mod tests {
         // As the end of a ring that fell, whose request was part of a commit.
         drop(flush);
         drop(storage);
-        let line = disks.lease("db", user("a")).unwrap_err().to_string();
+        let line = disks.lease("db", user("a"), Role::Whole).unwrap_err().to_string();
         assert!(line.starts_with("disk `db` has failed: ") && line.ends_with("; remove it and add it again"), "{line}");
         drop(disks.remove("db").unwrap());
         open(&disks, "db", &spec, None);
-        disks.lease("db", user("a")).unwrap();
+        disks.lease("db", user("a"), Role::Whole).unwrap();
     }
 
     #[test]
@@ -470,7 +621,7 @@ mod tests {
         let spec = file(image.path(), false);
         open(&disks, "a", &spec, None);
         assert_eq!(disks.check_free("a"), Err(DiskError::Exists { name: "a".into() }));
-        let lease = disks.lease("a", user("x")).unwrap();
+        let lease = disks.lease("a", user("x"), Role::Whole).unwrap();
         let line = disks.remove("a").unwrap_err().to_string();
         assert_eq!(line, "disk `a` is used by export `x`: remove the exports that use it first");
         drop(lease);
@@ -488,31 +639,40 @@ mod tests {
         let disks = Disks::default();
         let spec = file(image.path(), true);
         open(&disks, "x", &spec, Some(user("x")));
-        let line = disks.lease("x", user("y")).unwrap_err().to_string();
+        let line = disks.lease("x", user("y"), Role::Whole).unwrap_err().to_string();
         assert!(line.starts_with("disk `x` belongs to export `x`, so export `y` cannot use it: "), "{line}");
-        let lease = disks.lease("x", user("x")).unwrap();
+        let lease = disks.lease("x", user("x"), Role::Whole).unwrap();
         assert_eq!(disks.all().len(), 1);
         drop(lease);
         assert!(disks.all().is_empty());
         opened(&file(image.path(), false));
     }
 
-    /// What happens to three disks of which the second is read-only.
+    /// What happens to four disks, of which the second is read-only, the third is shared, and the last is both.
     #[derive(Clone, Copy, Debug)]
     enum Act {
         Add(usize),
-        Lease(usize, usize),
-        End(usize),
+        Lease(usize, usize, Role),
+        /// And whether requests may be left.
+        End(usize, bool),
         Remove(usize),
     }
 
     fn any_act() -> impl Strategy<Value = Act> {
+        let role = prop_oneof![Just(Role::Unit), Just(Role::Whole)];
         prop_oneof![
-            (0..3_usize).prop_map(Act::Add),
-            (0..3_usize, 0..4_usize).prop_map(|(disk, by)| Act::Lease(disk, by)),
-            (0..8_usize).prop_map(Act::End),
-            (0..3_usize).prop_map(Act::Remove),
+            (0..4_usize).prop_map(Act::Add),
+            (0..4_usize, 0..4_usize, role).prop_map(|(disk, by, role)| Act::Lease(disk, by, role)),
+            (0..8_usize, prop::bool::weighted(0.2)).prop_map(|(at, leaves)| Act::End(at, leaves)),
+            (0..4_usize).prop_map(Act::Remove),
         ]
+    }
+
+    /// A disk that is there: its users, and whether one has left requests beside others.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    struct Model {
+        users: Vec<User>,
+        is_left: bool,
     }
 
     proptest! {
@@ -521,45 +681,54 @@ mod tests {
         fn disks_and_leases_are_as_in_a_simple_model(acts in prop::collection::vec(any_act(), 0..60)) {
             let disks = Disks::default();
             let mut leases: Vec<(usize, Lease)> = Vec::new();
-            let mut model: [Option<Vec<User>>; 3] = Default::default();
-            let (name, is_shared) = (|disk: usize| format!("d{disk}"), |disk: usize| disk == 1);
+            let mut model: [Option<Model>; 4] = Default::default();
+            let name = |disk: usize| format!("d{disk}");
+            let (is_read_only, is_shared) = (|disk: usize| disk % 2 == 1, |disk: usize| disk >= 2);
             for act in acts {
                 match act {
                     Act::Add(disk) => {
-                        let options = MemoryOptions { size: Some(ByteSize(512)), read_only: is_shared(disk), ..MemoryOptions::default() };
+                        let options = MemoryOptions { size: Some(ByteSize(512)), read_only: is_read_only(disk), ..MemoryOptions::default() };
                         let spec = StorageSpec::Memory(options);
-                        let added = disks.add(Disk::new(name(disk), spec.clone(), opened(&spec), None)).is_ok();
+                        let new = Disk::new(name(disk), spec.clone(), opened(&spec), None).shared(is_shared(disk));
+                        let added = disks.add(new).is_ok();
                         prop_assert_eq!(added, model[disk].is_none());
                         model[disk].get_or_insert_default();
                     }
-                    Act::Lease(disk, by) => {
-                        let leased = disks.lease(&name(disk), user(&by.to_string()));
-                        let may = model[disk].as_ref().is_some_and(|users| is_shared(disk) || users.is_empty());
+                    Act::Lease(disk, by, role) => {
+                        let leased = disks.lease(&name(disk), user(&by.to_string()), role);
+                        let may = model[disk].as_ref().is_some_and(|Model { users, is_left }| match is_shared(disk) {
+                            true => role == Role::Unit && !is_left,
+                            false => is_read_only(disk) || users.is_empty(),
+                        });
                         prop_assert_eq!(leased.is_ok(), may);
-                        if let (Ok(lease), Some(users)) = (leased, &mut model[disk]) {
+                        if let (Ok(lease), Some(Model { users, .. })) = (leased, &mut model[disk]) {
                             users.push(user(&by.to_string()));
                             leases.push((disk, lease));
                         }
                     }
-                    Act::End(at) if at < leases.len() => {
+                    Act::End(at, leaves) if at < leases.len() => {
                         let (disk, lease) = leases.swap_remove(at);
-                        let users = model[disk].as_mut().unwrap();
+                        let Model { users, is_left } = model[disk].as_mut().unwrap();
                         users.remove(users.iter().position(|user| *user == lease.user).unwrap());
+                        *is_left = !users.is_empty() && (*is_left || leaves && !is_read_only(disk));
+                        if leaves { lease.end_with_requests() } else { drop(lease) }
                     }
-                    Act::End(_) => {}
+                    Act::End(..) => {}
                     Act::Remove(disk) => {
-                        let may = model[disk].as_ref().is_some_and(Vec::is_empty);
+                        let may = model[disk].as_ref().is_some_and(|model| model.users.is_empty());
                         prop_assert_eq!(disks.remove(&name(disk)).is_ok(), may);
                         if may {
                             model[disk] = None;
                         }
                     }
                 }
-                for (disk, users) in model.iter().enumerate() {
+                for (disk, model) in model.iter().enumerate() {
                     let mut found = disks.get(&name(disk)).ok().map(|(_, users)| users);
-                    let mut users = users.clone();
+                    let mut users = model.as_ref().map(|model| model.users.clone());
                     found.iter_mut().chain(&mut users).for_each(|users| users.sort());
                     prop_assert_eq!(found, users);
+                    let is_left = model.as_ref().is_some_and(|model| model.is_left);
+                    prop_assert_eq!(disks.check_settled(&name(disk)).is_ok(), model.is_some() && !is_left);
                 }
             }
         }

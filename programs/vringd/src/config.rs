@@ -4,9 +4,12 @@ use crate::confinement::Confinement;
 use crate::directory;
 use crate::failure::Failure;
 use crate::service::Sockets;
+use crate::units::of_unit;
 use control::model::config::ExportKind;
-use control::model::{Favour, Listen, NO_NBD, NewDisk, NewExport, NewGroup, PolicyMode, Poll, Protocol, Span};
-use disk::{StorageSpec, User, may_use};
+use control::model::{
+    Favour, FieldError, Listen, NO_NBD, NewDisk, NewExport, NewGroup, PolicyMode, Poll, Protocol, Span, check_alike,
+};
+use disk::{Role, StorageSpec, User, may_use};
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
@@ -244,21 +247,28 @@ impl Config {
                 return Err(format!("disk {place}: name: is used twice: give each disk its own"));
             }
         }
-        for NewExport { name, disk, storage, listen, luns, .. } in &self.exports {
+        for export in &self.exports {
+            let NewExport { name, disk, storage, listen, luns, .. } = export;
             if storage.is_some() && disks.contains_key(name.as_str()) {
                 return Err(format!(
                     "export {name}: storage: [[disk]] {name} is another one with its name: rename one of the two, or \
                      put `disk = \"{name}\"` in place of `storage`"
                 ));
             }
-            let of_units = luns.iter().enumerate().map(|(number, unit)| (format!("luns[{number}].disk"), &unit.disk));
-            for (field, wanted) in disk.iter().map(|disk| ("disk".to_owned(), disk)).chain(of_units) {
+            let whole = disk.iter().map(|disk| ("disk".to_owned(), disk, Role::Whole));
+            let units =
+                luns.iter().enumerate().map(|(number, unit)| (format!("luns[{number}].disk"), &unit.disk, Role::Unit));
+            for (field, wanted, role) in whole.chain(units) {
                 let missing = || format!("export {name}: {field}: there is no [[disk]] with the name `{wanted}`");
                 let (disk, users) = disks.get_mut(wanted.as_str()).ok_or_else(missing)?;
                 let user = User::Export(name.clone());
-                may_use(wanted, disk.storage.read_only(), users, &user)
+                may_use(wanted, disk.sharing(), users, (&user, role))
                     .map_err(|error| format!("export {name}: {field}: {error}"))?;
                 users.push(user);
+            }
+            for (number, unit) in luns.iter().enumerate() {
+                self.check_alike(export, &unit.disk)
+                    .map_err(|error| format!("export {name}: {}", of_unit(number, error)))?;
             }
             let Some((disk, _)) = disk.as_ref().and_then(|disk| disks.get(disk.as_str())) else { continue };
             if listen.is_some() && disk.storage.migratable().is_some() {
@@ -266,6 +276,14 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// Checks that a shared disk is to the guest of a device what it is to that of the first that has it.
+    fn check_alike(&self, device: &NewExport, disk: &str) -> Result<(), FieldError> {
+        let is_shared = self.disks.iter().any(|one| one.name == disk && one.shared);
+        let has = |export: &&NewExport| export.luns.iter().any(|unit| unit.disk == disk);
+        let first = self.exports.iter().find(has).filter(|_| is_shared);
+        first.map_or(Ok(()), |first| check_alike(disk, device, first))
     }
 
     /// The storages of all disks, those of exports included.
@@ -279,7 +297,8 @@ impl Config {
         let control = self.control.as_ref().map_or("no control socket".into(), |path| path.display().to_string());
         let mut text = format!("control {control}; {} shared worker(s)\n", self.workers);
         for disk in &self.disks {
-            let _ = writeln!(text, "disk {}: {}", disk.name, disk.storage.kind());
+            let shared = if disk.shared { ", shared among SCSI devices" } else { "" };
+            let _ = writeln!(text, "disk {}: {}{shared}", disk.name, disk.storage.kind());
         }
         for export in &self.exports {
             let path = export.socket.as_ref().map(|path| path.display().to_string());
@@ -438,6 +457,48 @@ mod tests {
         assert!(refusal(&EXPORT.replace("null", "tape")).contains("tape"));
         let twins = format!("{EXPORT}{}", EXPORT.replace("name = 'a'", "name = 'b'"));
         assert!(refusal(&twins).contains("socket: /tmp/a is used twice"));
+    }
+
+    #[test]
+    fn a_shared_disk_is_for_scsi_devices_to_which_it_is_the_same() {
+        let disk = "[[disk]]\nname = 'd'\nstorage = { kind = 'null', size = '1G' }\nshared = true\n";
+        let device = |name: &str, more: &str| {
+            format!(
+                "[[export]]\nname = '{name}'\nkind = 'scsi'\nsocket = '/tmp/{name}'\nluns = [{{ lun = 0, disk = 'd'{more}\n"
+            )
+        };
+        let (a, b) = (device("a", " }]"), device("b", ", serial = 'd' }]"));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), format!("{disk}{a}{b}")).unwrap();
+        let summary = Config::read(file.path()).unwrap().summary();
+        assert!(summary.contains("disk d: null, shared among SCSI devices\n"), "{summary}");
+
+        let unshared = refusal(&format!("{}{a}{b}", disk.replace("shared = true", "")));
+        assert!(unshared.contains("export b: luns[0].disk: disk `d` is writable and used by export `a`"), "{unshared}");
+        assert!(unshared.ends_with("describe the disk with `shared = true`"), "{unshared}");
+        let blk = "[[export]]\nname = 'c'\nsocket = '/tmp/c'\ndisk = 'd'\n";
+        for config in [format!("{disk}{blk}"), format!("{disk}{a}{blk}"), format!("{disk}{blk}{a}")] {
+            let refused = refusal(&config);
+            assert!(
+                refused.contains("export c: disk: disk `d` is shared, and only SCSI devices may have it"),
+                "{refused}"
+            );
+        }
+        for (more, line) in [
+            (", serial = 'x' }]", "export b: luns[0].serial: is `x`, and `d` in export `a`"),
+            (" }]\nblock_size = 4096", "export b: block_size: is 4096, and 512 in export `a`"),
+            (" }]\nwrite_cache = 'off'", "export b: write_cache: is `off`, and `on` in export `a`"),
+        ] {
+            let refused = refusal(&format!("{disk}{a}{}", device("b", more)));
+            assert!(refused.contains(line), "{refused}");
+        }
+        // One that is only read may differ.
+        let read_only = "[[disk]]\nname = 'd'\nstorage = { kind = 'file', path = '/d', read_only = true }\n";
+        std::fs::write(file.path(), format!("{read_only}{a}{}{blk}", device("b", ", serial = 'x' }]"))).unwrap();
+        Config::read(file.path()).unwrap();
+        let hands =
+            "[[disk]]\nname = 'd'\nstorage = { kind = 'file', path = '/d', migratable = true }\nshared = true\n";
+        assert!(refusal(hands).contains("disk d: shared: excludes `migratable`"));
     }
 
     #[test]

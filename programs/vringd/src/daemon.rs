@@ -332,8 +332,10 @@ impl control::Daemon for Daemon {
             return Err(convert::export_error(export.undrained(), name));
         }
         drop(own);
-        let served = self.exports.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+        let mut served = self.exports.write().unwrap_or_else(PoisonError::into_inner).remove(name);
         self.upgrade.forget(name);
+        let units = served.as_mut().map(|served| std::mem::take(&mut served.units)).unwrap_or_default();
+        let has_failed = export.failure().is_some();
         drop(export);
         // Whoever still looks at it would end it later, and hold the image's lock until then. Nobody finds it any more.
         let by = Instant::now() + PATIENCE;
@@ -342,6 +344,12 @@ impl control::Daemon for Daemon {
         }
         // With its own disk, which may write a volume back: nobody waits for the exports meanwhile.
         drop(served);
+        if has_failed {
+            // What it had in flight nobody knows, and others may have its disks beside it.
+            units.into_values().for_each(Lease::end_with_requests);
+        } else {
+            drop(units);
+        }
         // Workers still hold the image's descriptor, and with it its lock.
         self.engine.sweep_files();
         Ok(())

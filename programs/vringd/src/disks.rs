@@ -8,7 +8,8 @@ use crate::volume;
 use control::ApiError;
 use control::model::config::Backing;
 use control::model::{self as api, NewDisk, NewExport};
-use disk::{Disk, DiskError, Lease, User};
+use disk::{Disk, DiskError, Lease, Role, User};
+use export::Export;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use storage::StorageError;
@@ -25,6 +26,7 @@ fn disk_out(disk: &Disk, users: Vec<User>) -> api::Disk {
         name: disk.name().to_owned(),
         owner: disk.owner().cloned(),
         storage: api::StorageInfo { held, volume, ..shown },
+        shared: disk.is_shared(),
         users,
     }
 }
@@ -54,7 +56,7 @@ impl Daemon {
         let _changing = self.change_lock();
         self.disks.check_free(&new.name)?;
         let storage = contents.start(&new.name, &new.storage)?;
-        let disk = self.disks.add(Disk::new(new.name, new.storage, storage, None))?;
+        let disk = self.disks.add(Disk::new(new.name, new.storage, storage, None).shared(new.shared))?;
         Ok(disk_out(&disk, Vec::new()))
     }
 
@@ -71,15 +73,15 @@ impl Daemon {
                 &new.name
             }
         };
-        self.lease_by_name(name, &user).map_err(convert::lease_error)
+        self.lease_by_name(name, &user, Role::Whole).map_err(convert::lease_error)
     }
 
     /// Lets a user have a disk that is open.
-    pub(crate) fn lease_by_name(&self, name: &str, user: &User) -> Result<Lease, DiskError> {
+    pub(crate) fn lease_by_name(&self, name: &str, user: &User, role: Role) -> Result<Lease, DiskError> {
         // A thread that lists exports may hold one for a moment after its removal.
         let end = Instant::now() + PATIENCE;
         loop {
-            match self.disks.lease(name, user.clone()) {
+            match self.disks.lease(name, user.clone(), role) {
                 Err(DiskError::Ending { .. }) if Instant::now() < end => std::thread::sleep(LOOK_AGAIN_AFTER),
                 leased => return leased,
             }
@@ -133,10 +135,12 @@ impl Daemon {
             checked.map_err(|error| convert::export_error(error, export.name()))?;
         }
         disk.storage().resize(capacity_bytes).map_err(refused)?;
-        for export in &exports {
-            export.follow_capacity().map_err(|error| convert::export_error(error, export.name()))?;
-        }
-        Ok(())
+        // All guests are told, also behind one that cannot be: each of them uses what there is now.
+        let follow = |export: &Arc<Export>| {
+            export.follow_capacity().map_err(|error| convert::export_error(error, export.name()))
+        };
+        let followed: Vec<_> = exports.iter().map(follow).collect();
+        followed.into_iter().collect()
     }
 }
 

@@ -38,6 +38,20 @@ impl Place {
         self.daemon.add_export(toml::from_str(&text).unwrap())
     }
 
+    /// A SCSI device.
+    fn device(&self, name: &str, more: &str) -> Result<api::Export, ApiError> {
+        self.export(name, &format!("kind = 'scsi'\n{more}"))
+    }
+
+    fn add_unit(&self, device: &str, disk: &str, serial: Option<&str>) -> Result<api::Unit, ApiError> {
+        let (lun, serial) = ("7".parse().unwrap(), serial.map(str::to_owned));
+        self.daemon.unit_add(device, api::NewUnit { lun, disk: disk.to_owned(), serial })
+    }
+
+    fn unit_capacity(&self, device: &str) -> u64 {
+        self.daemon.export(device).unwrap().luns[0].storage.capacity_bytes
+    }
+
     fn capacities(&self, names: &[&str]) -> Vec<u64> {
         let of = |name: &&str| self.daemon.export(name).unwrap().storage.unwrap().capacity_bytes;
         names.iter().map(of).collect()
@@ -112,6 +126,70 @@ fn a_second_writer_is_refused_by_both_names() {
     place.export("b", "disk = 'rw'").unwrap();
     let refused = place.export("c", "disk = 'none'").unwrap_err().to_string();
     assert_eq!(refused, "disk: there is no disk `none`: add it first");
+}
+
+#[test]
+fn scsi_devices_have_a_shared_disk_at_once_and_nothing_else_has_it() {
+    let place = Place::new();
+    let text = format!("name = 'd'\nstorage = {{ {} }}\nshared = true", file(&place.image("d.img"), false));
+    assert!(place.daemon.disk_add(toml::from_str(&text).unwrap()).unwrap().shared);
+    place.device("a", "luns = [{ lun = 0, disk = 'd' }]").unwrap();
+    place.device("b", "luns = [{ lun = '3:1', disk = 'd' }]").unwrap();
+    place.device("c", "").unwrap();
+    place.add_unit("c", "d", None).unwrap();
+    let shown = place.daemon.disk("d").unwrap();
+    assert_eq!((shown.shared, shown.users), (true, ["a", "b", "c"].map(|name| User::Export(name.into())).to_vec()));
+    let refused = place.export("blk", "disk = 'd'").unwrap_err();
+    assert_eq!(refused.field(), Some("disk"));
+    assert!(
+        refused.to_string().starts_with("disk: disk `d` is shared, and only SCSI devices may have it"),
+        "{refused}"
+    );
+
+    // As large for all of them, by whichever way it is asked for.
+    place.daemon.disk_resize("d", size(2 << 20)).unwrap();
+    assert_eq!(["a", "b", "c"].map(|name| place.unit_capacity(name)), [2 << 20; 3]);
+
+    // The same wherever it is.
+    for (more, field, line) in [
+        ("luns = [{ lun = 0, disk = 'd', serial = 'x' }]", "luns[0].serial", "is `x`, and `d` in export `a`"),
+        ("block_size = 4096\nluns = [{ lun = 0, disk = 'd' }]", "block_size", "is 4096, and 512 in export `a`"),
+        (
+            "write_cache = 'guest'\nluns = [{ lun = 0, disk = 'd' }]",
+            "write_cache",
+            "is `guest`, and `on` in export `a`",
+        ),
+    ] {
+        let refused = place.device("e", more).unwrap_err();
+        assert_eq!(refused.field(), Some(field), "{refused}");
+        assert!(refused.to_string().starts_with(&format!("{field}: {line}")), "{refused}");
+    }
+    place.device("e", "write_cache = 'off'").unwrap();
+    let refused = place.add_unit("e", "d", None).unwrap_err();
+    assert_eq!(refused.field(), Some("write_cache"));
+    place.device("f", "").unwrap();
+    assert_eq!(place.add_unit("f", "d", Some("x")).unwrap_err().field(), Some("serial"));
+    assert_eq!(place.daemon.disk("d").unwrap().users.len(), 3);
+
+    // It is there until all have given it back, and then has other terms.
+    place.daemon.remove_export("a", false).unwrap();
+    place.daemon.unit_remove("c", "7".parse().unwrap()).unwrap();
+    let refused = place.daemon.disk_remove("d").unwrap_err().to_string();
+    assert_eq!(refused, "disk `d` is used by export `b`: remove the exports that use it first");
+    place.daemon.remove_export("b", false).unwrap();
+    place.add_unit("f", "d", Some("x")).unwrap();
+}
+
+#[test]
+fn a_second_scsi_device_is_told_how_a_disk_is_shared() {
+    let place = Place::new();
+    place.disk("d", &file(&place.image("d.img"), false)).unwrap();
+    place.device("a", "luns = [{ lun = 0, disk = 'd' }]").unwrap();
+    let refused = place.device("b", "luns = [{ lun = 0, disk = 'd' }]").unwrap_err();
+    assert_eq!(refused.field(), Some("luns[0].disk"));
+    assert!(refused.to_string().ends_with("describe the disk with `shared = true`"), "{refused}");
+    place.device("b", "").unwrap();
+    assert_eq!(place.add_unit("b", "d", None).unwrap_err().field(), Some("disk"));
 }
 
 #[test]

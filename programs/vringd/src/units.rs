@@ -4,8 +4,8 @@ use crate::convert::{self, unit_out};
 use crate::daemon::{Daemon, PATIENCE};
 use crate::failure::field;
 use control::ApiError;
-use control::model::{self as api, Lun, NewExport, NewUnit};
-use disk::{Disk, Lease, User};
+use control::model::{self as api, FieldError, Lun, NewExport, NewUnit};
+use disk::{Disk, Lease, Role, User};
 use export::{Export, ExportError, LogicalUnits, ScsiOptions, UnitOptions};
 use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard};
@@ -18,7 +18,7 @@ pub(crate) fn options(new: &NewUnit, lease: &Lease) -> UnitOptions {
     UnitOptions {
         lun: new.lun,
         disk: new.disk.clone(),
-        is_shared: false,
+        is_shared: lease.disk().is_shared(),
         serial: new.serial().to_owned(),
         storage: lease.disk().storage(),
     }
@@ -38,6 +38,12 @@ pub(crate) fn device_in(new: &NewExport, leases: &Leases, logical_units: Logical
     }
 }
 
+/// Names the field of a unit by its place in the device.
+pub(crate) fn of_unit(number: usize, error: FieldError) -> FieldError {
+    // All others are the device's.
+    if error.field == "serial" { FieldError { field: format!("luns[{number}].serial"), ..error } } else { error }
+}
+
 /// Keeps the capacities of these disks as they are until an export is found among their users. In the order of their names, for whoever
 /// else wants several.
 pub(crate) fn capacity_locks(disks: &[Arc<Disk>]) -> Result<Vec<MutexGuard<'_, ()>>, ApiError> {
@@ -53,7 +59,9 @@ impl Daemon {
         let user = User::Export(new.name.clone());
         let lease = |(number, unit): (usize, &NewUnit)| {
             let refused = |error| convert::lease_error_of(&format!("luns[{number}].disk"), error);
-            Ok((unit.lun, self.lease_by_name(&unit.disk, &user).map_err(refused)?))
+            let lease = self.lease_by_name(&unit.disk, &user, Role::Unit).map_err(refused)?;
+            self.check_alike(new, &lease).map_err(|error| of_unit(number, error))?;
+            Ok((unit.lun, lease))
         };
         new.luns.iter().enumerate().map(lease).collect()
     }
@@ -77,7 +85,11 @@ impl Daemon {
             return Err(field("serial", api::serial_is_taken(new.serial(), taken.lun)));
         }
         let user = User::Export(name.to_owned());
-        let lease = self.lease_by_name(&new.disk, &user).map_err(convert::lease_error)?;
+        let lease = self.lease_by_name(&new.disk, &user, Role::Unit).map_err(convert::lease_error)?;
+        if let Some(mut device) = self.upgrade.description(name) {
+            device.luns.push(new.clone());
+            self.check_alike(&device, &lease)?;
+        }
         let disk = lease.disk().clone();
         let _in_order = disk.capacity_lock_within(PATIENCE).map_err(convert::lease_error)?;
         let status = export.add_unit(options(new, &lease)).map_err(|error| convert::export_error(error, name))?;
@@ -85,6 +97,18 @@ impl Daemon {
         self.upgrade.redescribe(name, |export| export.luns.push(new.clone()));
         self.with_units(name, |leases| leases.insert(new.lun, lease));
         Ok(unit_out(&status))
+    }
+
+    /// Checks that a shared disk is to the guest of a device what it is to those that have it.
+    fn check_alike(&self, device: &NewExport, lease: &Lease) -> Result<(), FieldError> {
+        let disk = lease.disk();
+        if !disk.is_shared() {
+            return Ok(());
+        }
+        let Ok((_, users)) = self.disks.get(disk.name()) else { return Ok(()) };
+        let others = users.iter().filter(|User::Export(name)| *name != device.name);
+        let mut others = others.filter_map(|User::Export(name)| self.upgrade.description(name));
+        others.try_for_each(|other| api::check_alike(disk.name(), device, &other))
     }
 
     /// Takes a disk out of a device that serves.
@@ -105,7 +129,10 @@ impl Daemon {
         self.upgrade.redescribe(name, |export| export.luns.retain(|unit| unit.lun != lun));
         let lease = self.with_units(name, |leases| leases.remove(&lun));
         // Its end may close nothing: the disk stays open.
-        drop(lease);
+        match (lease, &removed) {
+            (Some(lease), Err(ExportError::UnitInFlight(_))) => lease.end_with_requests(),
+            (lease, _) => drop(lease),
+        }
         self.engine().sweep_files();
         removed.map_err(|error| convert::export_error(error, name))
     }

@@ -6,7 +6,7 @@ use super::cells::{NOTHING, facts, or_nothing, size, table};
 use super::disk::StorageFlags;
 use super::jobs::{BackupArgs, ChainArgs, MirrorArgs, SnapshotArgs};
 use super::pull::PullArgs;
-use super::table::storage_facts;
+use super::table::{flag, storage_facts};
 use super::volume;
 use crate::model::{ByteSize, Disk, NewDisk, StorageInfo};
 use clap::Subcommand;
@@ -100,6 +100,13 @@ pub struct AddDiskArgs {
     /// How it is opened.
     #[command(flatten)]
     pub storage: StorageFlags,
+
+    /// Let several SCSI devices have it at once, whose reservations exclude each other, and nothing else
+    ///
+    /// For guests that know of each other: cluster file systems, failover. Its serial number, block size and write cache are the same
+    /// in all of them.
+    #[arg(long)]
+    pub shared: bool,
 }
 
 impl AddDiskArgs {
@@ -110,7 +117,7 @@ impl AddDiskArgs {
     pub fn disk(&self) -> Result<NewDisk, DescriptionError> {
         let describe = || {
             let storage = self.storage.describe(&self.backing.served()?)?;
-            let mut new = NewDisk { name: self.name.clone(), storage };
+            let mut new = NewDisk { name: self.name.clone(), storage, shared: self.shared };
             new.check()?;
             make_storage_absolute(&mut new.storage)?;
             Ok(new)
@@ -147,7 +154,7 @@ pub(super) fn disks(disks: &[Disk]) -> String {
             disk.name.clone(),
             disk.storage.kind.clone(),
             size(disk.storage.capacity_bytes),
-            access(&disk.storage).to_owned(),
+            format!("{}{}", access(&disk.storage), flag(disk.shared, "shared")),
             or_nothing(disk.owner.as_ref().map(user)),
             used_by(disk),
             disk.storage.target.clone(),
@@ -163,6 +170,7 @@ pub(super) fn disk(disk: &Disk) -> String {
         ("owner", or_nothing(disk.owner.as_ref().map(user))),
         ("used by", used_by(disk)),
     ];
+    lines.extend(disk.shared.then(|| ("shared", "among SCSI devices, and with nothing else".to_owned())));
     lines.extend(storage_facts(&disk.storage));
     lines.extend(disk.storage.volume.iter().flat_map(volume::facts));
     facts(&lines)

@@ -199,7 +199,7 @@ pub(super) fn export(export: &Export, own_workers: &[Worker]) -> String {
     text
 }
 
-fn flag(on: bool, name: &str) -> String {
+pub(super) fn flag(on: bool, name: &str) -> String {
     if on { format!(", {name}") } else { String::new() }
 }
 

@@ -82,7 +82,7 @@ pub struct NewExport {
     /// What stands behind a disk that belongs to this export alone. A disk has this or `disk`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<StorageSpec>,
-    /// Name of the disk that it serves, which is open by itself. Several exports may serve one that is read-only.
+    /// Name of the disk that it serves, which is open by itself, and not `shared`. Several exports may serve one that is read-only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<String>,
     /// The disks of a SCSI device, each at its LUN. There may be none at first: they come and go while it serves.

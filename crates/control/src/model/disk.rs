@@ -2,7 +2,7 @@
 
 use super::export::StorageInfo;
 use super::name::check_name;
-use disk::{StorageSpec, User};
+use disk::{Sharing, StorageSpec, User};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use values::FieldError;
@@ -15,6 +15,10 @@ pub struct NewDisk {
     pub name: String,
     /// What stands behind it.
     pub storage: StorageSpec,
+    /// Several SCSI devices may have it at once, whose reservations exclude each other; nothing else may. For guests that know of
+    /// each other: cluster file systems, failover.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shared: bool,
 }
 
 impl NewDisk {
@@ -27,7 +31,18 @@ impl NewDisk {
     /// The first field whose value cannot be used.
     pub fn check(&self) -> Result<(), FieldError> {
         check_name("name", &self.name)?;
-        self.storage.check(Self::BLOCK_BYTES)
+        self.storage.check(Self::BLOCK_BYTES)?;
+        if self.shared && self.storage.migratable().is_some() {
+            let message =
+                "excludes `migratable`: such an image is open only where its one guest runs; leave one of the two out";
+            return Err(FieldError::new("shared", message));
+        }
+        Ok(())
+    }
+
+    /// Who may use it at once.
+    pub fn sharing(&self) -> Sharing {
+        Sharing::of(self.shared, self.storage.read_only())
     }
 }
 
@@ -42,6 +57,40 @@ pub struct Disk {
     pub owner: Option<User>,
     /// What stands behind it. Guests may see larger blocks, and a capacity of whole ones.
     pub storage: StorageInfo,
-    /// Its users. A disk that is not read-only has one at most.
+    /// Whether several SCSI devices may have it at once, and nothing else may.
+    #[serde(default)]
+    pub shared: bool,
+    /// Its users. A disk that is neither read-only nor shared has one at most.
     pub users: Vec<User>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn disk(more: &str) -> NewDisk {
+        toml::from_str(&format!("name = 'd'\nstorage = {{ kind = 'file', path = '/d.img'{more}")).unwrap()
+    }
+
+    #[test]
+    fn what_is_not_shared_is_described_as_before() {
+        let (own, shared) = (disk(" }"), disk(" }\nshared = true"));
+        assert_eq!(serde_json::to_value(&own).unwrap().as_object().unwrap().len(), 2);
+        let text = serde_json::to_string(&shared).unwrap();
+        assert!(text.contains("\"shared\":true"), "{text}");
+        assert_eq!(serde_json::from_str::<NewDisk>(&text).unwrap(), shared);
+        shared.check().unwrap();
+        let of = |more| disk(more).sharing();
+        assert_eq!((own.sharing(), shared.sharing()), (Sharing::One, Sharing::Units));
+        assert_eq!(of(", read_only = true }"), Sharing::Readers);
+        assert_eq!(of(", read_only = true }\nshared = true"), Sharing::Units);
+    }
+
+    #[test]
+    fn an_image_that_changes_hands_is_not_shared() {
+        disk(", migratable = true }").check().unwrap();
+        let refused = disk(", migratable = true }\nshared = true").check().unwrap_err();
+        assert_eq!(refused.field, "shared");
+        assert!(refused.message.starts_with("excludes `migratable`: "), "{}", refused.message);
+    }
 }

@@ -1,9 +1,11 @@
 //! The logical units of a SCSI device: disks, each at its LUN.
 
+use super::config::NewExport;
 use super::export::StorageInfo;
 use super::name::check_name;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use utoipa::ToSchema;
 use values::{FieldError, Lun};
 
@@ -14,7 +16,8 @@ use values::{FieldError, Lun};
 pub struct NewUnit {
     /// Where the guest finds it.
     pub lun: Lun,
-    /// Name of the disk that it is, which is open by itself.
+    /// Name of the disk that it is, which is open by itself. Other devices may have it as well if it is read-only or `shared`; a shared
+    /// one has the same serial number, block size and write cache wherever it is.
     pub disk: String,
     /// Serial number the guest sees, 1 to 36 printable ASCII characters without blanks; the disk's name when left out, which must not be
     /// longer then. Two units of one serial number are one disk to a guest, with two paths to it: no two of a device have the same.
@@ -58,6 +61,40 @@ impl NewUnit {
 /// Why a unit cannot have a serial number that another one of its device has.
 pub fn serial_is_taken(serial: &str, other: Lun) -> String {
     format!("is `{serial}`, as that of LUN {other}: a guest would take them for one disk")
+}
+
+/// Checks that a disk that two SCSI devices have at once is the same to the guests of both: whoever tells disks by their serial numbers,
+/// such as a multipath driver or a cluster manager, takes it for one, and what one has written the other reads in the same blocks.
+///
+/// # Errors
+/// The first field of `one`, or of its unit, that differs.
+pub fn check_alike(disk: &str, one: &NewExport, other: &NewExport) -> Result<(), FieldError> {
+    let serial = |export: &NewExport| {
+        let unit = export.luns.iter().find(|unit| unit.disk == disk);
+        unit.map(|unit| unit.serial().to_owned())
+    };
+    let differs = |field: &str, here: &dyn fmt::Display, there: &dyn fmt::Display| {
+        let other = &other.name;
+        let message = format_args!(
+            "is {here}, and {there} in export `{other}`, which has the shared disk `{disk}` as well: give both the same"
+        );
+        Err(FieldError::new(field, message))
+    };
+    if let (Some(here), Some(there)) = (serial(one), serial(other))
+        && here != there
+    {
+        return differs("serial", &format_args!("`{here}`"), &format_args!("`{there}`"));
+    }
+    let (here, there) = (one.block_size_bytes(), other.block_size_bytes());
+    if here != there {
+        return differs("block_size", &here, &there);
+    }
+    let cache = |export: &NewExport| export.write_cache.unwrap_or_default();
+    let (here, there) = (cache(one), cache(other));
+    if here == there {
+        return Ok(());
+    }
+    differs("write_cache", &format_args!("`{here}`"), &format_args!("`{there}`"))
 }
 
 /// Checks the units of one device.
@@ -125,6 +162,31 @@ mod tests {
         ] {
             let refusal = refusal(units).unwrap();
             assert!(refusal.starts_with(why), "{refusal}");
+        }
+    }
+    #[test]
+    fn a_shared_disk_is_the_same_to_all_its_guests() {
+        let export = |name: &str, more: &str, serial: &str| -> NewExport {
+            let text = format!(
+                "name = '{name}'\nkind = 'scsi'\nsocket = '/{name}'\n{more}\nluns = [{{ lun = 0, disk = 'd'{serial} }}]"
+            );
+            toml::from_str(&text).unwrap()
+        };
+        let usual = export("a", "", "");
+        let refusal = |more, serial| {
+            let refused = check_alike("d", &export("b", more, serial), &usual).err();
+            refused.map(|error| format!("{}: {}", error.field, error.message))
+        };
+        for (more, serial) in [("", ""), ("", ", serial = 'd'"), ("block_size = 512\nwrite_cache = 'on'", "")] {
+            assert_eq!(refusal(more, serial), None);
+        }
+        let also = "in export `a`, which has the shared disk `d` as well: give both the same";
+        for (more, serial, line) in [
+            ("", ", serial = 'x'", "serial: is `x`, and `d`"),
+            ("block_size = 4096", "", "block_size: is 4096, and 512"),
+            ("write_cache = 'guest'", "", "write_cache: is `guest`, and `on`"),
+        ] {
+            assert_eq!(refusal(more, serial), Some(format!("{line} {also}")));
         }
     }
 }

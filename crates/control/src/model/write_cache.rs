@@ -1,6 +1,7 @@
 //! The write cache of a disk.
 
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use utoipa::ToSchema;
 
 /// Whether a disk has a volatile write cache (virtio 1.3, section 5.2.6: the `writeback` field).
@@ -15,6 +16,16 @@ pub enum WriteCache {
     /// It has one that the guest may turn off and on (`VIRTIO_BLK_F_CONFIG_WCE`), as qemu-storage-daemon offers it, whose guests migrate
     /// here: behind a migration, and after a restart without an inflight region, nobody knows whether it has, and every write is made durable
     Guest,
+}
+
+impl fmt::Display for WriteCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::On => "on",
+            Self::Off => "off",
+            Self::Guest => "guest",
+        })
+    }
 }
 
 impl WriteCache {

@@ -100,7 +100,7 @@ fn a_disk_lives_from_post_to_delete() {
     let api = Api::new();
     let base = json!({"name": "base", "storage": {"kind": "file", "path": "/images/base.img", "read_only": true}});
     let disk: Disk = api.client.send(Method::POST, "/v1/disks", &base).unwrap();
-    assert_eq!((disk.owner, disk.users, disk.storage.read_only), (None, vec![], true));
+    assert_eq!((disk.owner, disk.users, disk.storage.read_only, disk.shared), (None, vec![], true, false));
     assert_eq!(api.refused(Method::POST, "/v1/disks", &base.to_string()), code(409, "disk-exists"));
     for name in ["a", "b"] {
         let new = json!({"name": name, "socket": format!("/run/{name}.sock"), "disk": "base"});
@@ -159,6 +159,12 @@ fn a_disk_is_refused_with_the_field_at_fault() {
     assert_eq!(api.refused(Method::POST, "/v1/exports", &directory), field("disk"));
 
     // A second writer.
+    let shared = json!({"name": "sh", "storage": empty, "shared": true});
+    assert_eq!(api.send(Method::POST, "/v1/disks", &shared).unwrap()["shared"], true);
+    assert_eq!(api.refused(Method::POST, "/v1/exports", &export(&json!({"disk": "sh"}))), field("disk"));
+    let moves = json!({"kind": "file", "path": "/d.img", "migratable": true});
+    let moves = json!({"name": "mv", "storage": moves, "shared": true}).to_string();
+    assert_eq!(api.refused(Method::POST, "/v1/disks", &moves), field("shared"));
     api.send(Method::POST, "/v1/disks", &json!({"name": "rw", "storage": empty})).unwrap();
     api.send(Method::POST, "/v1/exports", &json!({"name": "w1", "socket": "/run/w1", "disk": "rw"})).unwrap();
     let second = json!({"name": "w2", "socket": "/run/w2", "disk": "rw"}).to_string();

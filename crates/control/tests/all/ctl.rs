@@ -132,6 +132,16 @@ fn disks_are_added_used_resized_and_removed() {
     prints(&served, "disk show base", "disk-show.txt");
     prints(&served, "disk resize base 20G", "disk-resize.txt");
     prints(&served, "export show a", "export-show-disk.txt");
+    prints(&served, "disk add cluster --image /images/cluster.img --shared", "disk-add-shared.txt");
+    let (status, text) = ctl(&served, "export add c --socket /c --disk cluster");
+    assert!(
+        status == 1 && text.starts_with("disk: disk `cluster` is shared, and only SCSI devices may have it"),
+        "{text}"
+    );
+    let (_, text) = ctl(&served, "disk list");
+    let row = text.lines().find(|line| line.starts_with("cluster")).unwrap();
+    assert!(row.contains("writable, shared"), "{text}");
+    assert_eq!(ctl(&served, "disk remove cluster").0, 0);
     let (_, shown) = ctl(&served, "disk show base --json");
     let client = control::client::Client::new(served.socket()).unwrap();
     assert_eq!(serde_json::from_str::<Value>(&shown).unwrap(), client.get::<Value>("/v1/disks/base").unwrap());

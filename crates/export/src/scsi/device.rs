@@ -181,8 +181,7 @@ impl Scsi {
             }
             std::thread::sleep(LOOK_AGAIN_AFTER);
         }
-        if !unit.is_used_beside()
-            && let Some(custody) = unit.storage().custody()
+        if let Some(custody) = unit.storage().custody()
             && let Err(error) = custody.give_up(DRAIN_PATIENCE)
         {
             return Err(ExportError::Take(error.to_string()));
@@ -316,9 +315,7 @@ impl Device for Scsi {
 
     fn give_up(&self, patience: Duration) -> Result<bool, String> {
         let mut any = false;
-        // What drivers of other devices use is given up by the last of them.
-        for unit in self.units.list().values().filter(|unit| !unit.is_used_beside()) {
-            let storage = unit.storage();
+        for storage in self.storages() {
             let given = storage.custody().map_or(Ok(false), |custody| custody.give_up(patience));
             any |= given.map_err(|error| format!("{}: {error}", storage.describe().target))?;
         }

@@ -198,11 +198,6 @@ impl State {
         self.paths.values().map(|path| path.port.nexus.port).collect()
     }
 
-    /// The devices that have it beside that of this path.
-    pub(crate) fn others(&self, path: u64) -> Vec<Arc<Port>> {
-        self.paths.iter().filter(|(other, _)| **other != path).map(|(_, path)| path.port.clone()).collect()
-    }
-
     /// Whom to ask for the tasks that come by those other paths whose nexuses are among these, and how they are called there.
     pub(crate) fn others_of(&self, path: u64, is_one: impl Fn(Nexus) -> bool) -> Vec<(Arc<dyn Keeper>, Which)> {
         let others = self.paths.iter().filter(|(other, it)| **other != path && is_one(it.port.nexus));

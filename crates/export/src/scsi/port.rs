@@ -34,9 +34,4 @@ impl Port {
     pub(crate) fn keeper(&self) -> Option<Arc<dyn Keeper>> {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(Label::keeper)
     }
-
-    /// Whether a driver uses it.
-    pub(crate) fn is_in_use(&self) -> bool {
-        self.keeper().is_some_and(|keeper| !keeper.rings().running().is_empty())
-    }
 }

@@ -138,12 +138,6 @@ impl Unit {
         self.logical.look(|state| state.others_of(self.path, is_one))
     }
 
-    /// Whether drivers of other devices use it.
-    pub(crate) fn is_used_beside(&self) -> bool {
-        // Not under the lock: who asks a device may be the last to have it, and with it its units.
-        self.logical.look(|state| state.others(self.path)).iter().any(|port| port.is_in_use())
-    }
-
     /// Takes the storage's capacity over: whether it is another one than the driver knows.
     fn follow_capacity(&self) -> Result<bool, ExportError> {
         let capacity_bytes = self.logical.follow_capacity()?;

@@ -30,7 +30,7 @@ impl Daemon {
     /// disks changes meanwhile nor their exports do.
     ///
     /// # Errors
-    /// Those of `change`, a disk that is gone, or requests that are still in flight after a while: the rings go on as they were.
+    /// Those of `change`, a disk that is gone, or requests that are still in flight after a while, or may be: the rings go on as they were.
     pub(super) fn replace(
         &self,
         disks: &[Arc<Disk>],
@@ -43,6 +43,10 @@ impl Daemon {
             if !Arc::ptr_eq(&present, disk) {
                 // Another one has its name by now.
                 return Err(DiskError::Missing { name: disk.name().to_owned() }.into());
+            }
+            // No ring that is held knows of what another user has left.
+            if let Err(left @ DiskError::Left { .. }) = self.disks.check_settled(disk.name()) {
+                return Err(left.into());
             }
             before.push(disk.storage());
             for User::Export(name) in users {

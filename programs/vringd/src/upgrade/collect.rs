@@ -58,7 +58,7 @@ fn storage(handed: Handed, name: &str, out: &mut Outgoing) -> state::Storage {
 /// No more descriptors.
 pub(super) fn disk(disk: &Disk, out: &mut Outgoing) -> Result<state::Disk, String> {
     let handed = disk.storage().hand_over().map_err(|error| error.to_string())?;
-    let description = NewDisk { name: disk.name().to_owned(), storage: disk.spec() };
+    let description = NewDisk { name: disk.name().to_owned(), storage: disk.spec(), shared: disk.is_shared() };
     Ok(state::Disk { description, storage: storage(handed, disk.name(), out) })
 }
 

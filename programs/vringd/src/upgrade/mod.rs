@@ -90,6 +90,11 @@ impl Upgrade {
         self.descriptions().get_mut(name).map(change);
     }
 
+    /// How an export is described by now.
+    pub(crate) fn description(&self, name: &str) -> Option<NewExport> {
+        self.descriptions().get(name).cloned()
+    }
+
     /// An export is gone.
     pub(crate) fn forget(&self, name: &str) {
         self.descriptions().remove(name);

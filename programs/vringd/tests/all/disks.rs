@@ -174,6 +174,33 @@ fn disks_and_their_users_go_along_in_an_upgrade() {
 }
 
 #[test]
+fn all_devices_that_share_a_disk_go_along_in_an_upgrade_and_to_a_mirror() {
+    let config = "control = '{}/control.sock'\nworkers = 1\n[[disk]]\nname = 'd'\nshared = true\n\
+                  storage = { kind = 'file', path = '{}/base.img' }\n\
+                  [[export]]\nname = 'a'\nkind = 'scsi'\nsocket = '{}/a.sock'\nluns = [{ lun = 0, disk = 'd' }]\n\
+                  [[export]]\nname = 'b'\nkind = 'scsi'\nsocket = '{}/b.sock'\nluns = [{ lun = 0, disk = 'd' }]\n";
+    let mut place = Place::new(config).serve();
+    place.refused("export add c --socket c.sock --disk d", "disk `d` is shared, and only SCSI devices may have it");
+    assert_eq!(place.json("upgrade")["takeover"]["lost"], serde_json::json!([]));
+    let shown = place.json("disk show d");
+    assert_eq!(
+        (&shown["shared"], &shown["users"]),
+        (&true.into(), &serde_json::json!([{"export": "a"}, {"export": "b"}]))
+    );
+    let of = |place: &Place, export: &str| {
+        place.json(&format!("export show {export}"))["luns"][0]["storage"]["target"].as_str().unwrap().to_owned()
+    };
+    for export in ["a", "b"] {
+        assert!(of(&place, export).ends_with("/base.img"));
+    }
+    assert!(place.ctl("disk mirror d moved.img --complete").status.success());
+    for export in ["a", "b"] {
+        assert!(of(&place, export).ends_with("/moved.img"), "{export} has what it had");
+    }
+    place.end();
+}
+
+#[test]
 fn a_volume_apart_from_exports_is_closed_in_order() {
     let config = "control = '{}/control.sock'\nworkers = 1\n[[disk]]\nname = 'db'\n\
                   storage = { kind = 'volume', path = '{}/db.vol', memory_file = 'none' }\n";

@@ -28,7 +28,7 @@ use control::model::{
     WorkerFigures, WorkerState,
 };
 use control::{ApiError, Asker, Daemon, Scope};
-use disk::{DiskError, StorageSpec, User, listed, may_use};
+use disk::{DiskError, Role, Sharing, StorageSpec, User, listed, may_use};
 use figures::{figures, ring, visible};
 use policy::Tactic;
 use std::sync::mpsc::SyncSender;
@@ -205,7 +205,7 @@ impl Daemon for Fake {
                 message: format!("{error}: add it first"),
             })?;
             let user = User::Export(new.name.clone());
-            may_use(name, disk.storage.read_only, &disk.users, &user)
+            may_use(name, Sharing::of(disk.shared, disk.storage.read_only), &disk.users, (&user, Role::Whole))
                 .map_err(|error| ApiError::InvalidField { field: "disk".into(), message: error.to_string() })?;
             storage = Some(disk.storage);
         }
@@ -307,7 +307,8 @@ impl Daemon for Fake {
         let own = |export: &Export| {
             let owner = User::Export(export.name.clone());
             let storage = export.storage.clone().filter(|_| export.disk.is_none())?;
-            Some(Disk { name: export.name.clone(), owner: Some(owner.clone()), storage, users: vec![owner] })
+            let (name, users) = (export.name.clone(), vec![owner.clone()]);
+            Some(Disk { name, owner: Some(owner), storage, shared: false, users })
         };
         disks.extend(books.exports.iter().filter_map(own));
         Ok(disks)
@@ -348,7 +349,7 @@ impl Daemon for Fake {
             return Err(DiskError::Exists { name: new.name }.into());
         }
         let storage = storage_info(512, &new.storage)?;
-        let disk = Disk { name: new.name, owner: None, storage, users: vec![] };
+        let disk = Disk { name: new.name, owner: None, storage, shared: new.shared, users: vec![] };
         self.books.lock().unwrap().disks.push(disk.clone());
         Ok(disk)
     }
