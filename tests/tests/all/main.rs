@@ -67,6 +67,7 @@ mod reconnect;
 mod sandbox;
 mod scrape;
 mod scsi;
+mod scsi_shared;
 mod serve_volume;
 mod service;
 mod successor;

@@ -195,3 +195,73 @@ fn sg3_utils_find_what_they_ask_for() -> Result<()> {
     ensure!(ended.status == 0, "the script failed:\n{}\nthe daemon said:\n{}", ended.console, daemon.output());
     Ok(())
 }
+
+/// Two guests have one disk, and one of them fences the other in the order of Pacemaker's `fence_scsi`, while that writes.
+#[test]
+fn a_guest_that_is_fenced_writes_nothing_any_more() -> Result<()> {
+    let lab = Lab::take_turn();
+    let daemon = Daemon::serve(
+        "[[disk]]\nname = 'quorum'\nstorage = { kind = 'memory', size = '16M' }\nshared = true\n\
+         [[export]]\nname = 'node1'\nkind = 'scsi'\nsocket = '@DIR@/node1.sock'\nluns = [{ lun = 0, disk = 'quorum' }]\n\
+         [[export]]\nname = 'node2'\nkind = 'scsi'\nsocket = '@DIR@/node2.sock'\nluns = [{ lun = 0, disk = 'quorum' }]\n",
+    )?;
+    let common = "wait_for() { n=0; until eval \"$1\"; do n=$((n + 1)); [ $n -lt 600 ] || { echo \"never: $1\"; exit 9; }; sleep 0.05; done; }
+         wait_for '[ -b /dev/$(ls /sys/class/scsi_device/*:0:0/device/block 2>/dev/null) ]'
+         disk=/dev/$(ls /sys/class/scsi_device/*:0:0/device/block)
+         # A command that hears of something else first is sent again, as the kernel does with its own.
+         pr() { sg_persist --no-inquiry \"$@\" $disk || sg_persist --no-inquiry \"$@\" $disk; }
+         put() { dd if=/tmp/$1 of=$disk bs=64k count=4 oflag=direct conv=notrunc status=none; }
+         head -c 262144 /dev/urandom >/tmp/mine
+         sg_turs $disk || true";
+    let fenced = format!(
+        "{common}
+         pr --out --register-ignore --param-sark=0x1
+         touch $job/registered; wait_for '[ -e $job/held ]'
+         put mine; touch $job/writes
+         while put mine 2>/dev/null; do :; done
+         # It reads, and knows that it is out.
+         dd if=$disk of=/dev/null bs=64k count=4 iflag=direct status=none
+         pr --in --read-keys | grep 0x2
+         ! pr --in --read-keys | grep 0x1
+         ! put mine
+         touch $job/out; wait_for '[ -e $job/unfenced ]'
+         pr --out --register-ignore --param-sark=0x1
+         put mine
+         touch $job/done"
+    );
+    let fences = format!(
+        "{common}
+         pr --out --register-ignore --param-sark=0x2
+         pr --out --reserve --param-rk=0x2 --prout-type=5
+         touch $job/held; wait_for '[ -e $job/writes ]'
+         pr --out --preempt-abort --param-rk=0x2 --param-sark=0x1 --prout-type=5
+         put mine
+         n=0; while [ $n -lt 100 ]; do dd if=$disk bs=64k count=4 iflag=direct status=none | cmp - /tmp/mine; n=$((n + 1)); done
+         touch $job/fenced; wait_for '[ -e $job/out ]'
+         dd if=$disk bs=64k count=4 iflag=direct status=none | cmp - /tmp/mine
+         touch $job/unfenced; wait_for '[ -e $job/done ]'
+         ! dd if=$disk bs=64k count=4 iflag=direct status=none | cmp -s - /tmp/mine"
+    );
+    let boot = |export: &str, script: &str| {
+        let device = Device::Scsi { socket: daemon.socket(export), queues: 1 };
+        Guest::boot(&lab, Kernel::Smp(2), &[device], script)
+    };
+    let (mut fenced, mut fences) = (boot("node1", &fenced)?, boot("node2", &fences)?);
+    fenced.wait_for("registered", LIMIT)?;
+    fences.wait_for("held", LIMIT)?;
+    fenced.tell("held")?;
+    fenced.wait_for("writes", LIMIT)?;
+    fences.tell("writes")?;
+    fences.wait_for("fenced", LIMIT)?;
+    fenced.wait_for("out", LIMIT)?;
+    fences.tell("out")?;
+    fences.wait_for("unfenced", LIMIT)?;
+    fenced.tell("unfenced")?;
+    fenced.wait_for("done", LIMIT)?;
+    fences.tell("done")?;
+    for (name, guest) in [("node1", fenced), ("node2", fences)] {
+        let ended = guest.wait(LIMIT)?;
+        ensure!(ended.status == 0, "{name} failed:\n{}\nthe daemon said:\n{}", ended.console, daemon.output());
+    }
+    Ok(())
+}
