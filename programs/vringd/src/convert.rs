@@ -199,11 +199,17 @@ pub(crate) fn export_out(status: ExportStatus, rings: &[RingStatus], workers: Ve
 pub(crate) fn unit_out(unit: &UnitStatus) -> api::Unit {
     let storage = storage_out(unit.capacity_bytes, unit.block_size_bytes, &unit.description);
     let volume = unit.volume.as_deref().map(volume::info_out);
+    let reservation = unit.reservation.as_ref().map(|it| api::UnitReservation {
+        kind: it.kind.map(str::to_owned),
+        holder: it.holder.clone(),
+        registered: it.registered.clone(),
+    });
     api::Unit {
         lun: unit.lun,
         disk: unit.disk.clone(),
         serial: unit.serial.clone(),
         storage: api::StorageInfo { held: unit.held, volume, ..storage },
+        reservation,
     }
 }
 

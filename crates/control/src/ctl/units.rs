@@ -1,6 +1,6 @@
 //! `vringd ctl lun`: the disks of SCSI devices.
 
-use super::cells::{NOTHING, size, table};
+use super::cells::{NOTHING, or_nothing, size, table};
 use crate::model::{Export, Lun, NewUnit, Unit};
 use clap::Subcommand;
 
@@ -46,7 +46,7 @@ pub(super) fn new(lun: Lun, disk: &str, serial: Option<&String>) -> NewUnit {
 
 /// The units of these exports.
 pub(super) fn units<'a>(exports: impl IntoIterator<Item = (&'a str, &'a Unit)>) -> String {
-    let headers = ["EXPORT", ">LUN", "DISK", "KIND", ">SIZE", "ACCESS", "SERIAL", "TARGET"];
+    let headers = ["EXPORT", ">LUN", "DISK", "KIND", ">SIZE", "ACCESS", "SERIAL", "RESERVATION", "TARGET"];
     let row = |(export, unit): (&str, &Unit)| {
         vec![
             export.to_owned(),
@@ -56,6 +56,7 @@ pub(super) fn units<'a>(exports: impl IntoIterator<Item = (&'a str, &'a Unit)>) 
             size(unit.storage.capacity_bytes),
             super::disks::access(&unit.storage).to_owned(),
             unit.serial.clone(),
+            or_nothing(unit.reservation.as_ref()),
             unit.storage.target.clone(),
         ]
     };
@@ -65,7 +66,14 @@ pub(super) fn units<'a>(exports: impl IntoIterator<Item = (&'a str, &'a Unit)>) 
 
 /// What a table of facts says of them.
 pub(super) fn facts(export: &Export) -> Vec<(&'static str, String)> {
-    let shown = |unit: &Unit| ("lun", format!("{}: {} ({})", unit.lun, unit.disk, size(unit.storage.capacity_bytes)));
+    let reserved = |unit: &Unit| {
+        let reservation = unit.reservation.as_ref();
+        reservation.map(|it| format!(", {it}, registered: {}", it.registered.join(", "))).unwrap_or_default()
+    };
+    let shown = |unit: &Unit| {
+        let size = size(unit.storage.capacity_bytes);
+        ("lun", format!("{}: {} ({size}){}", unit.lun, unit.disk, reserved(unit)))
+    };
     match export.luns.as_slice() {
         [] => vec![("lun", NOTHING.to_owned())],
         luns => luns.iter().map(shown).collect(),

@@ -41,7 +41,7 @@ pub use p9::{P9Info, Protocol, SecurityModel};
 pub use place::NO_NBD;
 pub use pull::{NewPull, PullDisk};
 pub use sandbox::{FileSystem, LandlockInfo, SandboxInfo, SeccompState};
-pub use scsi::{NewUnit, Unit, check_alike, serial_is_taken};
+pub use scsi::{NewUnit, Unit, UnitReservation, check_alike, serial_is_taken};
 pub use snapshot::{NewSnapshot, SnapshotDisk};
 pub use upgrade::{NewUpgrade, Takeover};
 pub use values::{

@@ -131,6 +131,35 @@ pub struct Unit {
     pub serial: String,
     /// What stands behind it, with capacity and block size as the guest sees them.
     pub storage: StorageInfo,
+    /// Who has reserved it; absent if no guest has, or is registered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<UnitReservation>,
+}
+
+/// Reservations of a logical unit. Guests are named by their exports; one whose export has the disk no more is an initiator port, 16
+/// hexadecimal digits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = LogicalUnitReservation)]
+pub struct UnitReservation {
+    /// Type of the reservation: `write-exclusive`, `exclusive-access`, each also with `-registrants-only` and `-all-registrants`, or
+    /// `reserve` for one by RESERVE (6) or (10); absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Who holds it; absent if there is none, or all who are registered hold it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<String>,
+    /// Who is registered.
+    pub registered: Vec<String>,
+}
+
+impl fmt::Display for UnitReservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.kind, &self.holder) {
+            (Some(kind), Some(holder)) => write!(f, "{kind} by {holder}"),
+            (Some(kind), None) => f.write_str(kind),
+            (None, _) => f.write_str("registrations alone"),
+        }
+    }
 }
 
 #[cfg(test)]

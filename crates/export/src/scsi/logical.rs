@@ -193,6 +193,21 @@ impl State {
         if self.reservations.is_empty() { Attention::PowerOn } else { Attention::Reset }
     }
 
+    /// Who is registered and who holds a reservation, for its operator; `None` if nobody does.
+    pub(crate) fn reserved(&self) -> Option<ReservationStatus> {
+        let name = |nexus: Nexus| {
+            let path = self.paths.values().find(|path| path.port.nexus == nexus);
+            path.map_or_else(|| format!("{:016x}", nexus.initiator.0), |path| path.port.export.clone())
+        };
+        let (held, by_command) = (self.reservations.reservation(), self.reservations.reserved());
+        let registered: Vec<_> = self.reservations.registrations().map(|(nexus, _)| name(nexus)).collect();
+        (by_command.is_some() || !registered.is_empty()).then(|| ReservationStatus {
+            kind: held.map(|held| held.kind.name()).or(by_command.map(|_| "reserve")),
+            holder: held.and_then(|held| held.holder).or(by_command).map(name),
+            registered,
+        })
+    }
+
     /// The ports by which it is reached.
     pub(crate) fn ports(&self) -> Vec<TargetPort> {
         self.paths.values().map(|path| path.port.nexus.port).collect()
@@ -203,6 +218,17 @@ impl State {
         let others = self.paths.iter().filter(|(other, it)| **other != path && is_one(it.port.nexus));
         others.filter_map(|(_, it)| Some((it.port.keeper()?, Which::of_unit(it.lun)))).collect()
     }
+}
+
+/// Who has reserved a logical unit, by the names of exports, or of initiator ports (16 hexadecimal digits) where no export has the port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReservationStatus {
+    /// Type of the reservation: of a persistent one in the standard's words, or `reserve` for one of SCSI-2; `None` if there is none.
+    pub kind: Option<&'static str>,
+    /// Who holds it; `None` if nobody does, or everybody who is registered.
+    pub holder: Option<String>,
+    /// Whose guests are registered.
+    pub registered: Vec<String>,
 }
 
 /// A unit's state as a path has it.

@@ -28,6 +28,6 @@ mod work;
 
 pub(crate) use device::Scsi;
 pub use device::ScsiOptions;
-pub use logical::{LogicalUnitName, LogicalUnits};
+pub use logical::{LogicalUnitName, LogicalUnits, ReservationStatus};
 use tasks::Which;
 pub use units::{UnitOptions, UnitStatus};

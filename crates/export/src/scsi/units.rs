@@ -1,7 +1,7 @@
 //! The logical units of a device, which all its rings share.
 
 use super::Which;
-use super::logical::{Logical, LogicalUnits, State, View};
+use super::logical::{Logical, LogicalUnits, ReservationStatus, State, View};
 use super::port::Port;
 use crate::ExportError;
 use crate::label::Keeper;
@@ -53,6 +53,8 @@ pub struct UnitStatus {
     pub description: Description,
     /// Of one that changes hands: whether it is this process's now.
     pub held: Option<bool>,
+    /// Who has reserved it, if anybody has.
+    pub reservation: Option<ReservationStatus>,
     /// Its intent log, if it has one.
     pub volume: Option<Box<VolumeStatus>>,
 }
@@ -146,7 +148,7 @@ impl Unit {
 
     pub(crate) fn status(&self) -> UnitStatus {
         let storage = self.storage();
-        let facts = self.logical.look(|state| state.facts);
+        let (facts, reservation) = self.logical.look(|state| (state.facts, state.reserved()));
         UnitStatus {
             lun: self.lun,
             disk: self.logical.disk().to_owned(),
@@ -155,6 +157,7 @@ impl Unit {
             block_size_bytes: facts.block_bytes(),
             description: storage.describe(),
             held: storage.custody().map(storage::Custody::is_held),
+            reservation,
             volume: storage.volume().map(|volume| Box::new(volume.status())),
         }
     }

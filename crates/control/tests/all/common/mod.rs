@@ -24,8 +24,8 @@ use control::model::{
     Attach, Bitmap, Disk, Export, Favour, FileSystem, Frontend, Group, GroupSettings, Info, Job, JobSettings, JobState,
     LATENCY_BOUNDS_US, LandlockInfo, Limits, Lun, NewBitmap, NewDisk, NewExport, NewGroup, NewJob, NewSnapshot,
     NewUnit, NewUpgrade, NewWorker, Owner, PolicyMode, Protocol, Rates, Resize, RingFigures, RingInfo, RingRef,
-    RingState, SandboxInfo, SeccompState, SessionFigures, SessionState, Settings, StorageInfo, Unit, Worker,
-    WorkerFigures, WorkerState,
+    RingState, SandboxInfo, SeccompState, SessionFigures, SessionState, Settings, StorageInfo, Unit, UnitReservation,
+    Worker, WorkerFigures, WorkerState,
 };
 use control::{ApiError, Asker, Daemon, Scope};
 use disk::{DiskError, Role, Sharing, StorageSpec, User, listed, may_use};
@@ -71,7 +71,12 @@ impl Books {
         let missing =
             |error| ApiError::InvalidField { field: "disk".into(), message: format!("{error}: add it first") };
         let storage = StorageInfo { block_size_bytes, ..self.disk(&new.disk).map_err(missing)?.storage };
-        Ok(Unit { lun: new.lun, disk: new.disk.clone(), serial: new.serial().to_owned(), storage })
+        let reservation = (new.disk == "store").then(|| UnitReservation {
+            kind: Some("write-exclusive-registrants-only".to_owned()),
+            holder: Some("vm1".to_owned()),
+            registered: vec!["vm1".to_owned(), "vm2".to_owned()],
+        });
+        Ok(Unit { lun: new.lun, disk: new.disk.clone(), serial: new.serial().to_owned(), storage, reservation })
     }
 }
 

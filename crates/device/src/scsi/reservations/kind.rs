@@ -28,6 +28,18 @@ impl Kind {
         Kind::ExclusiveAccessAllRegistrants,
     ];
 
+    /// What it is called in figures and lists: the standard's words.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::WriteExclusive => "write-exclusive",
+            Kind::ExclusiveAccess => "exclusive-access",
+            Kind::WriteExclusiveRegistrantsOnly => "write-exclusive-registrants-only",
+            Kind::ExclusiveAccessRegistrantsOnly => "exclusive-access-registrants-only",
+            Kind::WriteExclusiveAllRegistrants => "write-exclusive-all-registrants",
+            Kind::ExclusiveAccessAllRegistrants => "exclusive-access-all-registrants",
+        }
+    }
+
     /// The number that commands have.
     pub const fn code(self) -> u8 {
         match self {

@@ -251,6 +251,11 @@ fn what_is_registered_outlives_sessions_and_devices_but_not_the_unit() {
     a.hears(A, (6, 0x29, 0));
     a.write(A, 0, &[1; 512]).good();
     assert_eq!(b.write(B, 0, &[2; 512]).status, CONFLICT);
+    for server in [&one, &other] {
+        let told = server.export.units().unwrap()[0].reservation.clone().unwrap();
+        assert_eq!((told.kind, told.holder.as_deref()), (Some("exclusive-access"), Some("scsi")));
+        assert_eq!(told.registered, ["scsi"]);
+    }
     // A program that goes on with the disk.
     let next = LogicalUnits::default();
     let left = one.logical_units.reservations();
