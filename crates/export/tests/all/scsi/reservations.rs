@@ -4,7 +4,9 @@ use super::driver::{Driver, Server, read_10, reserve_out, shared_unit, unit, wri
 use super::tasks::{A_WHILE, COMPLETE, LOGICAL_UNIT_RESET};
 use crate::nbd::server::{Scripted, eventually, memory};
 use export::{ExportError, LogicalUnitName, LogicalUnits};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use storage::{Operation, Storage};
 
 const DISK_BYTES: u64 = 1 << 20;
@@ -15,6 +17,7 @@ const RELEASE: u8 = 2;
 const CLEAR: u8 = 3;
 const PREEMPT: u8 = 4;
 const PREEMPT_AND_ABORT: u8 = 5;
+const REGISTER_AND_IGNORE: u8 = 6;
 /// Types.
 const WRITE_EXCLUSIVE: u8 = 1;
 const EXCLUSIVE_ACCESS: u8 = 3;
@@ -302,4 +305,62 @@ fn one_disk_looks_the_same_everywhere() {
     a.reserve_out("0", (REGISTER, 0), [0, 1], 0).good();
     a.reserve_out("0", (RESERVE, EXCLUSIVE_ACCESS), [1, 0], 0).good();
     assert_eq!(b.read("0", 0, 1), [0; 512]);
+}
+
+/// Whether a request is left alone for a while, as by a disk that takes its time.
+fn takes_its_time(operation: &Operation) -> bool {
+    static TURNS: AtomicU64 = AtomicU64::new(1);
+    let turn = TURNS.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+    matches!(operation, Operation::Write { .. }) && (turn ^ turn >> 31).is_multiple_of(3)
+}
+
+/// The one that is fenced writes on two queues, which it also stops and starts; the other one fences it again and again.
+#[test]
+fn nothing_lands_behind_a_fence() {
+    const FENCES: usize = 150;
+    let storage = Scripted::new(DISK_BYTES);
+    let (_one, _other, mut a, mut b) = pair(storage.clone());
+    b.reserve_out(B, (REGISTER, 0), [0, 0xb], 0).good();
+    b.reserve_out(B, (RESERVE, WRITE_EXCLUSIVE_REGISTRANTS), [0xb, 0], 0).good();
+    storage.hold(takes_its_time);
+    // Who registers has it.
+    let (may_register, ends) = (Mutex::new(true), AtomicBool::new(false));
+    let written = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let (mut written, mut stamp) = (0, 0_u8);
+            while !ends.load(Ordering::Relaxed) {
+                let may = may_register.lock().unwrap();
+                if *may {
+                    a.reserve_out(A, (REGISTER_AND_IGNORE, 0), [0, 0xa], 0);
+                }
+                drop(may);
+                stamp = stamp.wrapping_add(1);
+                let data = [stamp; 512];
+                let both = [2, 3].map(|queue| a.begin(queue, A, &write_10(0, &data), &data, 0));
+                if stamp % 5 == 0 {
+                    let base = a.stop(3);
+                    a.start(3, base);
+                }
+                written += both.into_iter().filter(|it| a.end(*it).status == 0).count();
+            }
+            written
+        });
+        let mut fenced = 0;
+        while fenced < FENCES {
+            *may_register.lock().unwrap() = false;
+            // It conflicts with nobody who has the key, and is told of the other's registrations.
+            let fence = b.reserve_out(B, (PREEMPT_AND_ABORT, WRITE_EXCLUSIVE_REGISTRANTS), [0xb, 0xa], 0);
+            if fence.status == 0 {
+                fenced += 1;
+                let first = b.read(B, 0, 1);
+                std::thread::sleep(Duration::from_millis(2));
+                assert!(b.read(B, 0, 1) == first, "something was written behind fence {fenced}");
+            }
+            *may_register.lock().unwrap() = true;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        ends.store(true, Ordering::Relaxed);
+        writer.join().unwrap()
+    });
+    assert!(written > FENCES / 4, "{written} writes got through");
 }
