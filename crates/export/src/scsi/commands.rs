@@ -4,6 +4,7 @@ use super::kind::Kind;
 use super::logical::State;
 use super::ring::{KEPT_BYTES_MAX, ScsiRing};
 use super::swaps::SwapTurn;
+use super::tasks::word;
 use super::units::{number, of_target};
 use super::work::{Look, PART_BYTES, Ranges, Repeat, Swap, SwapStep, Verify, Work};
 use crate::buffers;
@@ -383,7 +384,7 @@ impl ScsiRing {
         (self.kept_bytes + bytes <= KEPT_BYTES_MAX).then_some(())
     }
 
-    fn full(&mut self, head: u16, io: &Io<'_>) {
+    pub(super) fn full(&mut self, head: u16, io: &Io<'_>) {
         let buffers = self.ring.slot(head).request.buffers;
         self.respond(head, &Response::status(&buffers, Status::TaskSetFull), 0, io);
     }
@@ -408,7 +409,8 @@ impl ScsiRing {
         let request = &mut self.ring.slot(head).request;
         let step = match &mut request.work {
             Work::Look(_) => return self.say_status(head, io),
-            // Whoever was preempted has no command under way any more.
+            // Whoever was preempted has no command under way any more; or a worker is lost with one, of which nobody can say that.
+            Work::Preempt { .. } if completion.result == word::GIVEN_UP => return self.check(head, MAY_BE_DONE, io),
             Work::Preempt { .. } => Step::Done(Ok(())),
             _ if std::mem::take(&mut request.between) => Step::Done(Ok(())),
             Work::Swap(swap) if swap.step == SwapStep::Waits => Step::Done(Ok(())),
@@ -506,7 +508,7 @@ impl ScsiRing {
                     (2 * swap.expected.len() as u64, differs)
                 }
             },
-            Work::Preempt { moved } => (*moved, None),
+            Work::Preempt { moved, .. } => (*moved, None),
             Work::Look(_) => return false,
         };
         match differs {

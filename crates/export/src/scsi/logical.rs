@@ -11,7 +11,8 @@ use crate::label::Keeper;
 use device::scsi::reservations::{FileError, Gate, Reservations};
 use device::scsi::{Attention, Attentions, Identity, Naa, Nexus, TargetPort, Unit as Facts};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use storage::Storage;
 use values::Lun;
@@ -23,6 +24,10 @@ const REVISION: &str = {
     let version = env!("CARGO_PKG_VERSION");
     if version.len() > 4 { version.split_at(4).0 } else { version }
 };
+
+/// Commands on one unit that wait for those of other drivers, at most: the rings of these look at all of them with each command that begins
+/// or ends.
+const WAITING_MAX: usize = 16;
 
 /// Where the SCSI devices of a daemon find the logical units of its disks, and have their ports. A shared disk is one logical unit of all
 /// devices that have it: their drivers reserve it from each other. Any other disk is one to each of them.
@@ -115,6 +120,23 @@ pub(crate) struct Logical {
     version: AtomicU64,
     state: Mutex<State>,
     pub(super) swaps: Swaps,
+    /// Commands that wait for those of other drivers.
+    waiting: AtomicUsize,
+}
+
+/// One of the commands on a unit that wait for those of other drivers.
+pub(crate) struct Waiting(Arc<Logical>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Waiting")
+    }
 }
 
 /// What a driver may change of a unit, and what drivers are to be told.
@@ -254,6 +276,7 @@ impl Logical {
             version: AtomicU64::new(1),
             state: Mutex::new(State { facts, reservations, paths: BTreeMap::new(), came: 0 }),
             swaps: Swaps::default(),
+            waiting: AtomicUsize::new(0),
         })
     }
 
@@ -263,6 +286,13 @@ impl Logical {
 
     pub(crate) fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    /// One more command waits for those of other drivers; `None` if there are as many as may.
+    pub(crate) fn wait(self: Arc<Self>) -> Option<Waiting> {
+        let more = |waiting| (waiting < WAITING_MAX).then_some(waiting + 1);
+        let counted = self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
+        counted.then(|| Waiting(self))
     }
 
     /// What stands behind it now.

@@ -6,7 +6,7 @@ use super::ring::ScsiRing;
 use super::tasks::{self, Question};
 use super::work::Work;
 use crate::trace::OTHER;
-use device::scsi::reservations::{Refused, ReserveIn, ReserveOut};
+use device::scsi::reservations::{Action, Refused, ReserveIn, ReserveOut};
 use device::scsi::{Nexus, Response, Status};
 use engine::{Io, Token};
 
@@ -27,23 +27,31 @@ impl ScsiRing {
         let moved = list.len() as u64;
         let Some(entry) = self.entry_of(head) else { return };
         let unit = entry.unit.clone();
+        // Before anything is changed: it is sent again.
+        let place = match out.action {
+            Action::PreemptAndAbort => match unit.logical.clone().wait() {
+                None => return self.full(head, io),
+                place => place,
+            },
+            _ => None,
+        };
         let changed = unit.change(|state, _| {
             let ports = state.ports();
             let change = state.reservations.change(&out, &list, unit.nexus(), &ports)?;
             change.attentions.iter().for_each(|(nexus, what)| state.tell_nexus(*nexus, *what));
             Ok(change.aborted)
         });
-        match changed {
+        match (changed, place) {
             // Who aborts commands of its own knows which those are.
-            Ok(aborted) if aborted.iter().any(|nexus| *nexus != unit.nexus()) => {
+            (Ok(aborted), Some(place)) if aborted.iter().any(|nexus| *nexus != unit.nexus()) => {
                 let asked = unit.others_of(|nexus| aborted.contains(&nexus));
                 let asked = asked.into_iter().map(|(keeper, which)| (keeper, which, Question::EndOfTaken)).collect();
-                self.keep(head, Work::Preempt { moved });
+                self.keep(head, Work::Preempt { moved, place });
                 // What has been begun ends as it does, and nothing that they begin now gets in.
                 let _word = tasks::ask(asked, io.reply_by(OTHER, Token::request(head)));
                 self.turns.trace.pending(head, io);
             }
-            changed => self.reserved(head, changed.map(drop), moved, io),
+            (changed, _) => self.reserved(head, changed.map(drop), moved, io),
         }
     }
 

@@ -522,6 +522,8 @@ impl Attachment for ScsiRing {
 
     /// Requests of other rings may stand behind those of this one.
     fn lost(&mut self) {
+        // What its disks do for it goes on: nobody can say when that has ended.
+        self.fences.iter().filter(|fence| fence.left > 0).for_each(|fence| fence.word.give_up());
         for slot in self.ring.slots.iter_mut().filter(|slot| slot.busy) {
             slot.request.task.lost();
             slot.request.pass_turn();

@@ -58,8 +58,8 @@ pub(crate) mod word {
     pub(crate) const GIVEN_UP: i32 = -libc::ECANCELED;
 }
 
-/// The answer of several rings to one question. It is complete when none of them has it any more: a ring that is lost has no task left,
-/// and one that ends leaves none but to its next life, and then [gives it up](Word::give_up).
+/// The answer of several rings to one question. It is complete when none of them has it any more: a ring that ends leaves no task
+/// but to its next life, and then [gives it up](Word::give_up), and so does one that is lost with some.
 pub(crate) struct Word {
     reply: Mutex<Option<Reply>>,
     found: AtomicBool,

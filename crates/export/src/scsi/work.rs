@@ -1,5 +1,6 @@
 //! What is left to be done of a command, between one step of its storage and the next.
 
+use super::logical::Waiting;
 use super::swaps::SwapTurn;
 use device::scsi::Compare;
 use libc::iovec;
@@ -42,6 +43,9 @@ pub(crate) enum Work {
     Preempt {
         /// Bytes of the parameter list.
         moved: u64,
+        /// Its place among those that wait.
+        #[expect(dead_code, reason = "is free when the command has ended")]
+        place: Waiting,
     },
     /// The answer, which somebody else has by then.
     Look(Box<Look>),

@@ -164,6 +164,41 @@ fn whoever_fences_with_everybodys_key_waits_for_no_fence() {
 }
 
 #[test]
+fn a_few_fences_wait_at_a_time() {
+    let storage = Scripted::new(DISK_BYTES);
+    let (one, _other, mut a, mut b) = pair(storage.clone());
+    b.reserve_out(B, (REGISTER, 0), [0, 0xb], 0).good();
+    storage.hold(|operation| matches!(operation, Operation::Write { .. }));
+    let write = a.begin(3, A, &write_10(0, &[1; 512]), &[1; 512], 0);
+    let (cdb, list) = reserve_out((PREEMPT_AND_ABORT, WRITE_EXCLUSIVE), [0xb, 0xa], 0);
+    let mut fences = Vec::new();
+    for number in 0..16 {
+        if number > 0 {
+            a.hears(A, (6, 0x2a, 5));
+        }
+        a.reserve_out(A, (REGISTER, 0), [0, 0xa], 0).good();
+        fences.push(b.begin(2 + number / 8, B, &cdb, &list, 0));
+        eventually("it is out", || !is_registered(&one));
+    }
+    a.hears(A, (6, 0x2a, 5));
+    a.reserve_out(A, (REGISTER, 0), [0, 0xa], 0).good();
+    let more = b.begin(3, B, &cdb, &list, 0);
+    // Others of its queue wait still.
+    eventually("it is answered", || b.has_answer(3));
+    assert_eq!(b.end(more).status, 0x28, "TASK SET FULL");
+    assert_eq!(keys(&mut a, A), [0xa, 0xb], "and nothing has changed");
+    storage.release();
+    fences.into_iter().for_each(|fence| assert!(b.end(fence).good().is_empty()));
+    a.end(write).good();
+}
+
+/// Whether the guest of the first device is.
+fn is_registered(server: &Server) -> bool {
+    let reservation = server.export.units().unwrap()[0].reservation.clone();
+    reservation.is_some_and(|it| it.registered.iter().any(|name| name == "scsi"))
+}
+
+#[test]
 fn a_reset_is_everybodys() {
     let storage = Scripted::new(DISK_BYTES);
     let (_one, _other, mut a, mut b) = pair(storage.clone());
