@@ -181,6 +181,28 @@ fn scsi_devices_have_a_shared_disk_at_once_and_nothing_else_has_it() {
 }
 
 #[test]
+fn nothing_comes_behind_a_shared_disk_on_which_a_device_has_left_requests() {
+    let place = Place::new();
+    let text = format!("name = 'd'\nstorage = {{ {} }}\nshared = true", file(&place.image("d.img"), false));
+    place.daemon.disk_add(toml::from_str(&text).unwrap()).unwrap();
+    place.device("a", "luns = [{ lun = 0, disk = 'd' }]").unwrap();
+    place.device("b", "").unwrap();
+    place.daemon.lease_by_name("d", &User::Export("gone".into()), Role::Unit).unwrap().end_with_requests();
+    let why = "requests that an earlier user has left on the shared disk `d` may still be under way beside export `a`: remove the disk \
+               from these, or restart the daemon";
+    let to = place.path("copy.img");
+    let job = format!("kind = 'backup'\ndisks = [{{ disk = 'd', target = '{}' }}]", to.display());
+    let refused = place.daemon.job_add(toml::from_str(&job).unwrap()).unwrap_err();
+    assert_eq!((refused.code(), refused.to_string().as_str()), ("disk-in-use", why));
+    assert!(!to.exists());
+    let refused = place.add_unit("b", "d", None).unwrap_err().to_string();
+    assert_eq!(refused, format!("disk: {why}"));
+    place.daemon.remove_export("a", false).unwrap();
+    place.add_unit("b", "d", None).unwrap();
+    place.device("a", "luns = [{ lun = 0, disk = 'd' }]").unwrap();
+}
+
+#[test]
 fn a_second_scsi_device_is_told_how_a_disk_is_shared() {
     let place = Place::new();
     place.disk("d", &file(&place.image("d.img"), false)).unwrap();
