@@ -76,7 +76,9 @@ impl LogicalUnits {
         let export = (!options.is_shared).then(|| port.export.clone());
         let name = LogicalUnitName { disk: options.disk.clone(), export };
         let mut shelf = self.lock();
-        if let Some(unit) = shelf.units.get(&name).and_then(Weak::upgrade) {
+        // One whose requests are still under way may outlive its disk, whose name is another one's by now.
+        let is_its = |unit: &Arc<Logical>| Arc::ptr_eq(&unit.storage(), &options.storage);
+        if let Some(unit) = shelf.units.get(&name).and_then(Weak::upgrade).filter(is_its) {
             return if unit.identity.serial() == options.serial && unit.common == common {
                 Ok(unit)
             } else {

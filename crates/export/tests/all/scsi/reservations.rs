@@ -3,11 +3,13 @@
 use super::driver::{Driver, Server, read_10, reserve_out, shared_unit, unit, write_10};
 use super::tasks::{A_WHILE, COMPLETE, LOGICAL_UNIT_RESET};
 use crate::nbd::server::{Scripted, eventually, memory};
-use export::{ExportError, LogicalUnitName, LogicalUnits};
+use engine::Solo;
+use export::{ExportError, LogicalUnitName, LogicalUnits, UnitOptions};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use storage::{Operation, Storage};
+use testkit::storage as kit;
 
 const DISK_BYTES: u64 = 1 << 20;
 /// Service actions of PERSISTENT RESERVE OUT.
@@ -398,4 +400,33 @@ fn nothing_lands_behind_a_fence() {
         writer.join().unwrap()
     });
     assert!(written > 0, "it was out all the time");
+}
+
+/// Requests that are still under way keep a unit, not the name of its disk.
+#[test]
+fn another_disk_of_the_name_is_another_unit() {
+    let slow = Scripted::new(DISK_BYTES);
+    for is_shared in [false, true] {
+        let unit_of = |storage: Arc<dyn Storage>| UnitOptions { is_shared, ..unit("0", "disk", storage) };
+        let server = Server::new(vec![unit_of(slow.clone())]);
+        let mut driver = server.driver();
+        driver.settle("0");
+        driver.reserve_out("0", (REGISTER, 0), [0, 1], 0).good();
+        slow.hold(|operation| matches!(operation, Operation::Write { .. }));
+        slow.asked();
+        let write = driver.begin(3, "0", &write_10(0, &[1; 512]), &[1; 512], 0);
+        eventually("it is under way", || !slow.asked().is_empty());
+        let lun = "0".parse().unwrap();
+        assert!(matches!(server.export.remove_unit(lun), Err(ExportError::UnitInFlight(_))));
+        let next: Arc<dyn Storage> = Arc::new(memory(2 * DISK_BYTES));
+        let status = server.export.add_unit(unit_of(next.clone())).unwrap();
+        assert_eq!(status.capacity_bytes, 2 * DISK_BYTES, "{is_shared}");
+        assert_eq!(status.reservation, None);
+        driver.settle("0");
+        driver.write("0", 0, &[2; 512]).good();
+        slow.release();
+        driver.end(write).good();
+        assert_eq!(kit::read(&mut Solo::new().unwrap(), &*next, 0, 512), [2; 512]);
+        assert_eq!(kit::read(&mut Solo::new().unwrap(), &*slow, 0, 512), [1; 512]);
+    }
 }
