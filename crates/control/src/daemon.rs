@@ -114,6 +114,12 @@ pub trait Daemon: Send + Sync + 'static {
     /// where the storage refuses it, [`ApiError::Failed`].
     fn disk_resize(&self, name: &str, resize: Resize) -> Result<Disk, ApiError>;
 
+    /// Ends what guests have reserved of a disk by SCSI commands, kept over a loss of power or not.
+    ///
+    /// # Errors
+    /// [`ApiError::Disk`] where there is none, [`ApiError::Failed`].
+    fn disk_break_reservations(&self, name: &str) -> Result<(), ApiError>;
+
     /// Closes a disk that nothing uses; a volume is written back.
     ///
     /// # Errors

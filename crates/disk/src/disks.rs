@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
-use storage::Storage;
+use storage::{RecordFile, Storage};
 use utoipa::ToSchema;
 
 /// How often a change of capacity is looked for that somebody waits for.
@@ -117,7 +117,7 @@ pub enum DiskError {
         /// No SCSI device.
         user: User,
     },
-    /// requests that an earlier user has left on the shared disk `{name}` may still be under way beside {users}: remove the disk from these, or restart the daemon
+    /// requests of an earlier user of the shared disk `{name}` are still under way beside {users}: try again when its storage has answered them, or restart the daemon if that lasts
     Left {
         /// The disk.
         name: String,
@@ -158,6 +158,7 @@ pub struct Disk {
     current: Mutex<Current>,
     owner: Option<User>,
     is_shared: bool,
+    reservations: Option<Arc<RecordFile>>,
     resizing: Mutex<()>,
 }
 
@@ -171,13 +172,19 @@ impl Disk {
     /// What `spec` has opened, under a name. With an `owner` it goes with that.
     pub fn new(name: impl Into<String>, spec: StorageSpec, storage: Arc<dyn Storage>, owner: Option<User>) -> Disk {
         let current = Mutex::new(Current { spec, storage });
-        Disk { name: name.into(), current, owner, is_shared: false, resizing: Mutex::new(()) }
+        Disk { name: name.into(), current, owner, is_shared: false, reservations: None, resizing: Mutex::new(()) }
     }
 
     /// The same, which several SCSI devices may use at once, or which they may not.
     #[must_use]
     pub fn shared(self, is_shared: bool) -> Disk {
         Disk { is_shared, ..self }
+    }
+
+    /// The same, whose reservations this file keeps over a loss of power.
+    #[must_use]
+    pub fn kept_in(self, file: Option<RecordFile>) -> Disk {
+        Disk { reservations: file.map(Arc::new), ..self }
     }
 
     /// Its name.
@@ -212,6 +219,11 @@ impl Disk {
     /// Whether several SCSI devices may use it at once, and nothing else may.
     pub fn is_shared(&self) -> bool {
         self.is_shared
+    }
+
+    /// What keeps its reservations over a loss of power, if anything does.
+    pub fn reservations(&self) -> Option<&Arc<RecordFile>> {
+        self.reservations.as_ref()
     }
 
     /// Who may use it at once.
@@ -276,12 +288,35 @@ pub fn may_use(name: &str, sharing: Sharing, users: &[User], (user, role): (&Use
     }
 }
 
+/// Whether requests are still under way that somebody has left.
+pub type UnderWay = Box<dyn Fn() -> bool + Send + Sync>;
+
+/// What users have left who have gone, while others stayed, who hold the storage as well.
+#[derive(Default)]
+struct Left(Vec<UnderWay>);
+
+impl Left {
+    fn is_any(&self) -> bool {
+        self.0.iter().any(|is_under_way| is_under_way())
+    }
+
+    /// Forgets what has ended.
+    fn clean(&mut self) {
+        self.0.retain(|is_under_way| is_under_way());
+    }
+}
+
+impl fmt::Debug for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Left({})", self.0.len())
+    }
+}
+
 #[derive(Debug)]
 struct Entry {
     disk: Arc<Disk>,
     users: Vec<User>,
-    /// A user has gone whose requests may still be under way, while others stayed, who hold the storage as well.
-    is_left: bool,
+    left: Left,
 }
 
 impl Entry {
@@ -295,7 +330,7 @@ impl Entry {
         }
         if !self.users.is_empty() {
             let left = || DiskError::Left { name: name.clone(), users: listed(&self.users) };
-            return if self.is_left { Err(left()) } else { Ok(()) };
+            return if self.left.is_any() { Err(left()) } else { Ok(()) };
         }
         let is_held = Arc::strong_count(storage) > 1 || storage.custody().is_some_and(storage::Custody::is_used);
         if is_held { Err(DiskError::Ending { name: name.clone() }) } else { Ok(()) }
@@ -331,7 +366,7 @@ impl Disks {
         if entries.contains_key(&disk.name) {
             return Err(DiskError::Exists { name: disk.name.clone() });
         }
-        entries.insert(disk.name.clone(), Entry { disk: disk.clone(), users: Vec::new(), is_left: false });
+        entries.insert(disk.name.clone(), Entry { disk: disk.clone(), users: Vec::new(), left: Left::default() });
         Ok(disk)
     }
 
@@ -347,15 +382,14 @@ impl Disks {
         }
         may_use(name, entry.disk.sharing(), &entry.users, (&user, role))?;
         entry.check_settled()?;
-        // Without users nothing was under way: whatever had been left is over.
-        entry.is_left &= !entry.users.is_empty();
+        entry.left.clean();
         // What has failed stays so while it is open: its next user would hear of nothing but errors.
         let volume = entry.disk.storage().volume().map(storage::VolumeControl::status);
         if let Some(why) = volume.and_then(|status| status.failure) {
             return Err(DiskError::Failed { name: name.to_owned(), why });
         }
         entry.users.push(user.clone());
-        Ok(Lease { disk: entry.disk.clone(), user, of: self.clone(), leaves_requests: false })
+        Ok(Lease { disk: entry.disk.clone(), user, of: self.clone(), leaves: None })
     }
 
     /// A disk and its users.
@@ -406,10 +440,11 @@ impl Disks {
     }
 
     /// The end of a lease. Returns the disk where it goes with that, to be closed when nobody waits for the lock.
-    fn end(&self, name: &str, user: &User, leaves_requests: bool) -> Option<Arc<Disk>> {
+    fn end(&self, name: &str, user: &User, leaves: Option<UnderWay>) -> Option<Arc<Disk>> {
         let mut entries = self.lock();
         let entry = entries.get_mut(name)?;
-        entry.is_left |= leaves_requests;
+        entry.left.clean();
+        entry.left.0.extend(leaves);
         if let Some(at) = entry.users.iter().position(|other| other == user) {
             entry.users.swap_remove(at);
         }
@@ -419,12 +454,11 @@ impl Disks {
 }
 
 /// A disk in use: it cannot be removed before this is dropped.
-#[derive(Debug)]
 pub struct Lease {
     disk: Arc<Disk>,
     user: User,
     of: Disks,
-    leaves_requests: bool,
+    leaves: Option<UnderWay>,
 }
 
 impl Lease {
@@ -433,16 +467,22 @@ impl Lease {
         &self.disk
     }
 
-    /// Ends it while requests of its user may be under way. Other users hold the storage as these do: until all have gone, nobody
+    /// Ends it while requests of its user may be under way. Other users hold the storage as these do: until they have ended, nobody
     /// else has the disk, and no other storage comes behind it.
-    pub fn end_with_requests(mut self) {
-        self.leaves_requests = true;
+    pub fn end_with_requests(mut self, are_under_way: UnderWay) {
+        self.leaves = Some(are_under_way);
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lease({:?}, {})", self.disk, self.user)
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        drop(self.of.end(&self.disk.name, &self.user, self.leaves_requests));
+        drop(self.of.end(&self.disk.name, &self.user, self.leaves.take()));
     }
 }
 
@@ -452,6 +492,7 @@ mod tests {
     use crate::{FileOptions, MemoryOptions};
     use proptest::prelude::*;
     use std::path::Path;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use values::{ByteSize, Execution, IntentLog, SyncMode};
 
     fn user(name: &str) -> User {
@@ -536,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_a_user_of_a_shared_disk_leaves_keep_others_away_until_all_are_gone() {
+    fn requests_that_a_user_of_a_shared_disk_leaves_keep_others_away_until_they_have_ended() {
         let image = image();
         let disks = Disks::default();
         let spec = file(image.path(), false);
@@ -544,12 +585,17 @@ mod tests {
         let [stays, goes] = ["a", "b"].map(|name| disks.lease("d", user(name), Role::Unit).unwrap());
         let (ring, left) = (disk.storage(), disk.storage());
         assert_eq!(disks.check_settled("d"), Ok(()));
-        goes.end_with_requests();
+        let are_left = Arc::new(());
+        let watched = Arc::downgrade(&are_left);
+        goes.end_with_requests(Box::new(move || watched.strong_count() > 0));
         let why = DiskError::Left { name: "d".into(), users: "export `a`".into() };
         assert_eq!(disks.check_settled("d"), Err(why.clone()));
         assert_eq!(disks.check_ended(), Err(why.clone()));
         assert_eq!(disks.lease("d", user("c"), Role::Unit).unwrap_err(), why);
-        drop((ring, stays));
+        drop(are_left);
+        assert_eq!(disks.check_settled("d"), Ok(()));
+        let other = disks.lease("d", user("c"), Role::Unit).unwrap();
+        drop((ring, stays, other));
         assert_eq!(disks.check_settled("d"), Err(DiskError::Ending { name: "d".into() }));
         drop(left);
         assert_eq!(disks.check_settled("d"), Ok(()));
@@ -655,6 +701,8 @@ mod tests {
         Lease(usize, usize, Role),
         /// And whether requests may be left.
         End(usize, bool),
+        /// Of what was left there.
+        Answer(usize),
         Remove(usize),
     }
 
@@ -664,15 +712,22 @@ mod tests {
             (0..4_usize).prop_map(Act::Add),
             (0..4_usize, 0..4_usize, role).prop_map(|(disk, by, role)| Act::Lease(disk, by, role)),
             (0..8_usize, prop::bool::weighted(0.2)).prop_map(|(at, leaves)| Act::End(at, leaves)),
+            (0..4_usize).prop_map(Act::Answer),
             (0..4_usize).prop_map(Act::Remove),
         ]
     }
 
-    /// A disk that is there: its users, and whether one has left requests beside others.
-    #[derive(Clone, Debug, Default, PartialEq)]
+    /// A disk that is there: its users, and what those have left who have gone.
+    #[derive(Default)]
     struct Model {
         users: Vec<User>,
-        is_left: bool,
+        left: Arc<AtomicUsize>,
+    }
+
+    impl Model {
+        fn is_left(&self) -> bool {
+            !self.users.is_empty() && self.left.load(Ordering::Relaxed) > 0
+        }
     }
 
     proptest! {
@@ -696,9 +751,9 @@ mod tests {
                     }
                     Act::Lease(disk, by, role) => {
                         let leased = disks.lease(&name(disk), user(&by.to_string()), role);
-                        let may = model[disk].as_ref().is_some_and(|Model { users, is_left }| match is_shared(disk) {
-                            true => role == Role::Unit && !is_left,
-                            false => is_read_only(disk) || users.is_empty(),
+                        let may = model[disk].as_ref().is_some_and(|model| match is_shared(disk) {
+                            true => role == Role::Unit && (is_read_only(disk) || !model.is_left()),
+                            false => is_read_only(disk) || model.users.is_empty(),
                         });
                         prop_assert_eq!(leased.is_ok(), may);
                         if let (Ok(lease), Some(Model { users, .. })) = (leased, &mut model[disk]) {
@@ -708,10 +763,20 @@ mod tests {
                     }
                     Act::End(at, leaves) if at < leases.len() => {
                         let (disk, lease) = leases.swap_remove(at);
-                        let Model { users, is_left } = model[disk].as_mut().unwrap();
+                        let Model { users, left } = model[disk].as_mut().unwrap();
                         users.remove(users.iter().position(|user| *user == lease.user).unwrap());
-                        *is_left = !users.is_empty() && (*is_left || leaves && !is_read_only(disk));
-                        if leaves { lease.end_with_requests() } else { drop(lease) }
+                        if leaves {
+                            left.fetch_add(1, Ordering::Relaxed);
+                            let left = left.clone();
+                            lease.end_with_requests(Box::new(move || left.load(Ordering::Relaxed) > 0));
+                        } else {
+                            drop(lease);
+                        }
+                    }
+                    Act::Answer(disk) => {
+                        if let Some(model) = &model[disk] {
+                            model.left.store(0, Ordering::Relaxed);
+                        }
                     }
                     Act::End(..) => {}
                     Act::Remove(disk) => {
@@ -727,7 +792,7 @@ mod tests {
                     let mut users = model.as_ref().map(|model| model.users.clone());
                     found.iter_mut().chain(&mut users).for_each(|users| users.sort());
                     prop_assert_eq!(found, users);
-                    let is_left = model.as_ref().is_some_and(|model| model.is_left);
+                    let is_left = model.as_ref().is_some_and(|model| !is_read_only(disk) && model.is_left());
                     prop_assert_eq!(disks.check_settled(&name(disk)).is_ok(), model.is_some() && !is_left);
                 }
             }

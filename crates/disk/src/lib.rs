@@ -20,7 +20,7 @@ use utoipa::ToSchema;
 use values::{FieldError, IntentLog, fields};
 use volume::{adopt_apart, adopt_made, needs_of_log, open_apart, open_made};
 
-pub use disks::{Disk, DiskError, Disks, Lease, Role, Sharing, User, listed, may_use};
+pub use disks::{Disk, DiskError, Disks, Lease, Role, Sharing, UnderWay, User, listed, may_use};
 pub use image::Qcow2Options;
 pub use migratable::CLOSE_THREAD;
 pub use storage::{Distribution, FileOptions, MemoryOptions, NullOptions, SimOptions};

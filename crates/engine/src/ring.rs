@@ -46,10 +46,11 @@ pub trait Ring: Send + 'static {
     }
 
     /// A call into this ring panicked, or the worker under it did. No other method is called any more, what is in flight is
-    /// never answered, and the value is dropped when its memory is safe from the kernel, on a thread of its own, or never. Called
-    /// once, on a worker's thread, between two of its turns or at its end; it must not block.
-    fn lost(&mut self, why: &Panic) {
-        let _ = why;
+    /// never answered. The value is dropped when all that it has begun has ended, on a thread of its own, if `is_dropped`; or else
+    /// nobody can say when that is, and it never is. Called on a worker's thread, between two of its turns or at its end, and again if
+    /// the worker dies before the value is dropped; it must not block.
+    fn lost(&mut self, why: &Panic, is_dropped: bool) {
+        let _ = (why, is_dropped);
     }
 
     /// Requests taken and not yet shown as used. A ring is drained when this is 0.

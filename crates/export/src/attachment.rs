@@ -97,8 +97,8 @@ pub(crate) trait Attachment: Any + Send {
     /// As [`engine::Ring::drain`].
     fn drain(&mut self, io: &mut Io<'_>);
 
-    /// It serves nothing any more: nobody must wait for its answers.
-    fn lost(&mut self) {}
+    /// It serves nothing any more: nobody must wait for its answers. `is_dropped` as of [`engine::Ring::lost`].
+    fn lost(&mut self, _is_dropped: bool) {}
 
     /// Requests taken and not yet answered.
     fn requests_in_flight(&self) -> usize {

@@ -1,6 +1,7 @@
 //! What can go wrong with an export, as its operator reads it.
 
 use engine::EngineError;
+use std::path::PathBuf;
 
 /// Errors of an export's verbs.
 #[derive(Debug, displaydoc::Display, thiserror::Error)]
@@ -31,6 +32,13 @@ pub enum ExportError {
     ManyCapacities,
     /// requests on LUN {0} are still under way: it is out of the device, and its disk is free when its storage has answered them
     UnitInFlight(values::Lun),
+    /// the reservations that {path} keeps cannot be read: {error}; remove the file, and them with it
+    Reservations {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: device::scsi::reservations::FileError,
+    },
     /// {0}
     Take(String),
     /// {0}

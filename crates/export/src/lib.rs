@@ -49,7 +49,10 @@ pub use p9::{P9Options, P9Policy, P9Status};
 pub use queue::Broken;
 pub use ring::Ring;
 
-pub use scsi::{LogicalUnitName, LogicalUnits, ReservationStatus, ScsiOptions, UnitOptions, UnitStatus};
+pub use scsi::{
+    LogicalUnitName, LogicalUnits, ReservationStatus, ScsiOptions, UnitOptions, UnitStatus, UnitWatch,
+    check_reservations,
+};
 pub use status::{Content, ExportStatus, RingState, RingStatus, SessionCounts};
 pub use stream::{Admission, CONNECTIONS, CONNECTIONS_MAX, StreamError, StreamListener};
 pub use trace::{LOCK, OTHER, Object, READERS_MAX, Recorder, SlowRequest, Taken, Times, Wait, What};

@@ -87,8 +87,8 @@ impl engine::Ring for Ring {
         self.0.drain(io);
     }
 
-    fn lost(&mut self, why: &Panic) {
-        self.0.lost();
+    fn lost(&mut self, why: &Panic, is_dropped: bool) {
+        self.0.lost(is_dropped);
         self.0.turns().label.lost(why);
     }
 

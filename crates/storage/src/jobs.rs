@@ -25,6 +25,10 @@ pub static LOOKS: Threads = Threads::new(
     "clients that ask where a disk has data are answered on the workers and may delay other requests",
 );
 
+/// Records that are to be durable before somebody is told so: no question and no discard keeps them waiting.
+pub static RECORDS: Threads =
+    Threads::new("records", 1, "reservations are stored on the workers and may delay other requests");
+
 /// Threads for one kind of job.
 pub struct Threads {
     name: &'static str,

@@ -28,6 +28,7 @@ mod lock;
 mod mark;
 mod memory;
 mod null;
+mod record;
 mod sim;
 mod sync;
 pub mod target;
@@ -51,6 +52,7 @@ pub use links::Links;
 pub use mark::{LogMark, Marked};
 pub use memory::{MemoryOptions, MemoryStorage};
 pub use null::{NullOptions, NullStorage};
+pub use record::{RECORD_BYTES_MAX, RecordError, RecordFile};
 pub use sim::{Distribution, SimOptions, SimStorage};
 pub use task::{Operation, Progress, State, Step, Task};
 pub use traits::{Description, Storage};
@@ -64,7 +66,7 @@ pub mod kit {
     pub use crate::file::{
         begins_like, check_access, check_kind, check_makes_files, check_writable, file_system_memory, forget_cached,
     };
-    pub use crate::jobs::{Jobs, LOOKS, Threads, WORK};
+    pub use crate::jobs::{Jobs, LOOKS, RECORDS, Threads, WORK};
     pub use crate::late::{has_left_io, settled};
     pub use crate::line::Line;
     pub use crate::lock::{Holders, ImageLock};

@@ -194,6 +194,8 @@ impl Paths {
                 Access::MakeLater => paths.memories.extend(path.canonicalize()),
             }
         }
+        let kept = config.disks.iter().filter_map(|disk| resolve(disk.reservations.as_deref()?));
+        paths.images.extend(kept.map(|path| (path, true)));
         for tls in config.exports.iter().filter_map(|export| export.tls.as_ref()) {
             // They are looked at again, as they may be renewed.
             paths.images.extend(resolve(&tls.certificates).map(|path| (path, false)));
@@ -232,6 +234,16 @@ impl Paths {
 
     fn in_trees(&self, path: &Path) -> bool {
         self.trees.iter().any(|tree| path.starts_with(tree))
+    }
+
+    fn admit(&self, name: &str, path: &Path, is_read: bool) -> Result<(), ApiError> {
+        let is_it = |(held, written): &(PathBuf, bool), found: &Path| held == found && (*written || is_read);
+        match resolve(path) {
+            Some(found) if !(self.images.iter().any(|image| is_it(image, &found)) || self.in_trees(&found)) => {
+                Err(out_of_reach(name, path))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn shown(&self) -> LandlockInfo {
@@ -471,16 +483,17 @@ impl Held {
     pub(crate) fn admit_storage(&self, storage: &StorageSpec) -> Result<(), ApiError> {
         let Some(paths) = &self.landlock else { return Ok(()) };
         for file in storage.needs().iter().filter(|file| !file.access.makes_files()) {
-            let named = |(held, written): &(PathBuf, bool), found: &Path| {
-                held == found && (*written || file.access == Access::Read)
-            };
-            if let Some(found) = resolve(&file.path)
-                && !(paths.images.iter().any(|image| named(image, &found)) || paths.in_trees(&found))
-            {
-                return Err(out_of_reach(file.field, &file.path));
-            }
+            paths.admit(file.field, &file.path, file.access == Access::Read)?;
         }
         Ok(())
+    }
+
+    /// Refuses a file that this process could not write, or make where there is none.
+    ///
+    /// # Errors
+    /// [`ApiError::InvalidField`] with the fix.
+    pub(crate) fn admit_written(&self, name: &str, path: &Path) -> Result<(), ApiError> {
+        self.landlock.as_ref().map_or(Ok(()), |paths| paths.admit(name, path, false))
     }
 
     /// Refuses an export that this process could not serve from where it is, and makes the best of others.

@@ -60,6 +60,7 @@ pub(crate) fn export_error(error: ExportError, name: &str) -> ApiError {
         ExportError::Config(error) => field("storage", error),
         ExportError::ScsiConfig(error) => field("luns", error),
         ExportError::Unit(error) => field("luns", error),
+        ExportError::Reservations { .. } => field("luns", error),
         ExportError::Identity(error) => field("luns", error),
         ExportError::AnotherUnit { .. } => field("luns", error),
         ExportError::Tag(error) => field("directory.tag", error),

@@ -10,7 +10,7 @@ use crate::limit::Groups;
 use crate::live::Jobs;
 use crate::p9;
 use crate::placer::Placements;
-use crate::prepared::{Begun, Contents, Prepared, certificates, hosting_in};
+use crate::prepared::{Begun, Contents, DiskContents, Prepared, certificates, hosting_in};
 use crate::traces::Traces;
 use crate::units::{self, Leases};
 use crate::upgrade::{self, Upgrade};
@@ -335,7 +335,7 @@ impl control::Daemon for Daemon {
         let mut served = self.exports.write().unwrap_or_else(PoisonError::into_inner).remove(name);
         self.upgrade.forget(name);
         let units = served.as_mut().map(|served| std::mem::take(&mut served.units)).unwrap_or_default();
-        let has_failed = export.failure().is_some();
+        let watches = export.watch_units();
         drop(export);
         // Whoever still looks at it would end it later, and hold the image's lock until then. Nobody finds it any more.
         let by = Instant::now() + PATIENCE;
@@ -344,11 +344,8 @@ impl control::Daemon for Daemon {
         }
         // With its own disk, which may write a volume back: nobody waits for the exports meanwhile.
         drop(served);
-        if has_failed {
-            // What it had in flight nobody knows, and others may have its disks beside it.
-            units.into_values().for_each(Lease::end_with_requests);
-        } else {
-            drop(units);
+        for (lun, lease) in units {
+            units::end(lease, watches.get(&lun));
         }
         // Workers still hold the image's descriptor, and with it its lock.
         self.engine.sweep_files();
@@ -417,7 +414,7 @@ impl control::Daemon for Daemon {
         if self.alone {
             return Err(ApiError::DiskUnsupported { disk: new.name, message: ALONE.to_owned() });
         }
-        self.add_disk(new, Contents::default())
+        self.add_disk(new, DiskContents::default())
     }
 
     fn disk_resize(&self, name: &str, resize: Resize) -> Result<api::Disk, ApiError> {
@@ -427,6 +424,10 @@ impl control::Daemon for Daemon {
         let (disk, _) = self.disks.get(name)?;
         self.resize_disk(&disk, resize.capacity_bytes.0, refused)?;
         self.disk_shown(name)
+    }
+
+    fn disk_break_reservations(&self, name: &str) -> Result<(), ApiError> {
+        self.break_reservations(name)
     }
 
     fn disk_remove(&self, name: &str) -> Result<(), ApiError> {

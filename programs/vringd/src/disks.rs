@@ -3,13 +3,14 @@
 use crate::convert::{self, storage_out};
 use crate::daemon::{Daemon, PATIENCE};
 use crate::failure::field;
-use crate::prepared::Contents;
+use crate::prepared::{Contents, DiskContents, open_reservations};
 use crate::volume;
 use control::ApiError;
 use control::model::config::Backing;
 use control::model::{self as api, NewDisk, NewExport};
 use disk::{Disk, DiskError, Lease, Role, User};
 use export::Export;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use storage::StorageError;
@@ -27,6 +28,7 @@ fn disk_out(disk: &Disk, users: Vec<User>) -> api::Disk {
         owner: disk.owner().cloned(),
         storage: api::StorageInfo { held, volume, ..shown },
         shared: disk.is_shared(),
+        reservations: disk.reservations().map(|file| file.path().display().to_string()),
         users,
     }
 }
@@ -40,7 +42,8 @@ pub(crate) fn is_late(disk: &Disk) -> bool {
 
 impl Daemon {
     /// Adds a disk that stays until it is removed.
-    pub(crate) fn add_disk(&self, new: NewDisk, contents: Contents) -> Result<api::Disk, ApiError> {
+    pub(crate) fn add_disk(&self, new: NewDisk, contents: DiskContents) -> Result<api::Disk, ApiError> {
+        let DiskContents { storage: contents, reservations } = contents;
         // What another program has had open was checked there.
         if !matches!(contents, Contents::Handed(_)) {
             new.check()?;
@@ -48,6 +51,9 @@ impl Daemon {
             // What was opened before has its memory file.
             if matches!(contents, Contents::Paths) {
                 self.held.admit_made(&new.storage)?;
+                if let Some(path) = &new.reservations {
+                    self.held.admit_written(NewDisk::RESERVATIONS, path)?;
+                }
             }
         }
         self.disks.check_free(&new.name)?;
@@ -56,7 +62,12 @@ impl Daemon {
         let _changing = self.change_lock();
         self.disks.check_free(&new.name)?;
         let storage = contents.start(&new.name, &new.storage)?;
-        let disk = self.disks.add(Disk::new(new.name, new.storage, storage, None).shared(new.shared))?;
+        let kept = match (reservations, &new.reservations) {
+            (None, Some(path)) => Some(open_reservations(path)?),
+            (opened, _) => opened,
+        };
+        let disk = Disk::new(new.name, new.storage, storage, None).shared(new.shared).kept_in(kept);
+        let disk = self.disks.add(disk)?;
         Ok(disk_out(&disk, Vec::new()))
     }
 
@@ -112,6 +123,21 @@ impl Daemon {
         }
         // Workers still hold the image's descriptor, and with it its lock.
         self.engine().sweep_files();
+        Ok(())
+    }
+
+    /// Ends what guests have reserved of a disk.
+    pub(crate) fn break_reservations(&self, name: &str) -> Result<(), ApiError> {
+        let _open = self.upgrade.gate();
+        let _changing = self.change_lock();
+        let (disk, _) = self.disks.get(name)?;
+        let failed = |error: io::Error| ApiError::Failed { message: format!("reservations of disk `{name}`: {error}") };
+        self.logical_units.break_reservations(name).map_err(failed)?;
+        // While nobody has the disk nobody has changed what is kept of it.
+        if let Some(kept) = disk.reservations().filter(|kept| !kept.record().is_empty()) {
+            kept.store(&[]).map_err(failed)?;
+        }
+        tracing::info!(disk = name, "reservations were broken");
         Ok(())
     }
 

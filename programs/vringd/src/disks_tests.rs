@@ -187,9 +187,12 @@ fn nothing_comes_behind_a_shared_disk_on_which_a_device_has_left_requests() {
     place.daemon.disk_add(toml::from_str(&text).unwrap()).unwrap();
     place.device("a", "luns = [{ lun = 0, disk = 'd' }]").unwrap();
     place.device("b", "").unwrap();
-    place.daemon.lease_by_name("d", &User::Export("gone".into()), Role::Unit).unwrap().end_with_requests();
-    let why = "requests that an earlier user has left on the shared disk `d` may still be under way beside export `a`: remove the disk \
-               from these, or restart the daemon";
+    let are_left = Arc::new(());
+    let watched = Arc::downgrade(&are_left);
+    let gone = place.daemon.lease_by_name("d", &User::Export("gone".into()), Role::Unit).unwrap();
+    gone.end_with_requests(Box::new(move || watched.strong_count() > 0));
+    let why = "requests of an earlier user of the shared disk `d` are still under way beside export `a`: try again when its storage has \
+               answered them, or restart the daemon if that lasts";
     let to = place.path("copy.img");
     let job = format!("kind = 'backup'\ndisks = [{{ disk = 'd', target = '{}' }}]", to.display());
     let refused = place.daemon.job_add(toml::from_str(&job).unwrap()).unwrap_err();
@@ -197,9 +200,9 @@ fn nothing_comes_behind_a_shared_disk_on_which_a_device_has_left_requests() {
     assert!(!to.exists());
     let refused = place.add_unit("b", "d", None).unwrap_err().to_string();
     assert_eq!(refused, format!("disk: {why}"));
-    place.daemon.remove_export("a", false).unwrap();
+    drop(are_left);
     place.add_unit("b", "d", None).unwrap();
-    place.device("a", "luns = [{ lun = 0, disk = 'd' }]").unwrap();
+    place.device("c", "luns = [{ lun = 0, disk = 'd' }]").unwrap();
 }
 
 #[test]

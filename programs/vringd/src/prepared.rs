@@ -7,15 +7,16 @@ use crate::service::{is_open, take_descriptor};
 use crate::volume;
 use control::ApiError;
 use control::model::config::NewExport;
-use control::model::{Listen, Tls};
+use control::model::{Listen, NewDisk, Tls};
 use disk::StorageSpec;
 use engine::WorkerSpec;
 use export::{Carried, Hosting, Socket, StreamListener};
 use passthrough::{Adopted, Source};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use storage::{Handed, Opened, Storage};
+use storage::{Handed, Opened, RecordFile, Storage};
 use tls::Certificates;
 use vhost_user::Resume;
 
@@ -69,6 +70,35 @@ fn open(name: &str, storage: &StorageSpec) -> Result<Opened, ApiError> {
         volume::warn_of_volume(name, &file.path);
     }
     Ok(opened)
+}
+
+/// What a disk is made of.
+#[derive(Debug, Default)]
+pub(crate) struct DiskContents {
+    pub(crate) storage: Contents,
+    /// What keeps its reservations, if that is open already.
+    pub(crate) reservations: Option<RecordFile>,
+}
+
+impl DiskContents {
+    /// Opens what has a path.
+    ///
+    /// # Errors
+    /// [`ApiError::InvalidField`] for `storage` or `reservations`.
+    pub(crate) fn open(new: &NewDisk) -> Result<DiskContents, ApiError> {
+        let storage = Contents::open(&new.name, &new.storage)?;
+        Ok(DiskContents { storage, reservations: new.reservations.as_deref().map(open_reservations).transpose()? })
+    }
+}
+
+/// Opens the file that keeps a disk's reservations, or makes it.
+///
+/// # Errors
+/// [`ApiError::InvalidField`].
+pub(crate) fn open_reservations(path: &Path) -> Result<RecordFile, ApiError> {
+    let file = RecordFile::open(path).map_err(|error| field(NewDisk::RESERVATIONS, error))?;
+    export::check_reservations(&file).map_err(|error| field(NewDisk::RESERVATIONS, error))?;
+    Ok(file)
 }
 
 /// An export that another program has begun.

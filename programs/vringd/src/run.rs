@@ -6,7 +6,7 @@ use crate::confine::{Held, Plan};
 use crate::daemon::Daemon;
 use crate::failure::Failure;
 use crate::isolation::IsolationArgs;
-use crate::prepared::{self, Contents, Prepared};
+use crate::prepared::{self, DiskContents, Prepared};
 use crate::service::{Service, Watchdog, is_open, take_descriptor};
 use crate::upgrade::{Along, Low};
 use crate::virtiofsd::PidFile;
@@ -64,9 +64,7 @@ pub(crate) fn run(mut config: Config) -> Result<ExitCode, Failure> {
     let control = bind_control(&config, plan.becomes())?;
     let server = Server::here(plan.becomes().map(|(uid, _)| uid));
     let source = config.source.as_ref();
-    let open = |disk: &NewDisk| {
-        Contents::open(&disk.name, &disk.storage).map_err(|error| place(source, ("disk", &disk.name), error))
-    };
+    let open = |disk: &NewDisk| DiskContents::open(disk).map_err(|error| place(source, ("disk", &disk.name), error));
     let disks = config.disks.iter().map(open).collect::<Result<_, _>>()?;
     let prepare = |export: &NewExport| {
         Prepared::open(export, server).map_err(|error| place(source, ("export", &export.name), error))
@@ -147,7 +145,7 @@ fn bind_control(config: &Config, becomes: Option<(u32, u32)>) -> Result<Option<C
 fn serve(
     config: Config,
     control: Option<ControlSocket>,
-    (disks, mut prepared): (Vec<Contents>, Vec<Prepared>),
+    (disks, mut prepared): (Vec<DiskContents>, Vec<Prepared>),
     held: Held,
     service: &Service,
     signals: Signals,

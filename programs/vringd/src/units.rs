@@ -6,7 +6,7 @@ use crate::failure::field;
 use control::ApiError;
 use control::model::{self as api, FieldError, Lun, NewExport, NewUnit};
 use disk::{Disk, Lease, Role, User};
-use export::{Export, ExportError, LogicalUnits, ScsiOptions, UnitOptions};
+use export::{Export, ExportError, LogicalUnits, ScsiOptions, UnitOptions, UnitWatch};
 use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard};
 
@@ -21,6 +21,7 @@ pub(crate) fn options(new: &NewUnit, lease: &Lease) -> UnitOptions {
         is_shared: lease.disk().is_shared(),
         serial: new.serial().to_owned(),
         storage: lease.disk().storage(),
+        kept: lease.disk().reservations().cloned(),
     }
 }
 
@@ -51,6 +52,14 @@ pub(crate) fn capacity_locks(disks: &[Arc<Disk>]) -> Result<Vec<MutexGuard<'_, (
     sorted.sort_unstable_by(|a, b| a.name().cmp(b.name()));
     let locked = sorted.into_iter().map(|disk| disk.capacity_lock_within(PATIENCE));
     locked.collect::<Result<_, _>>().map_err(convert::lease_error)
+}
+
+/// A device lets go of a disk, on which requests of its rings may still be under way.
+pub(crate) fn end(lease: Lease, watch: Option<&UnitWatch>) {
+    match watch.filter(|watch| watch.is_held()).cloned() {
+        Some(watch) => lease.end_with_requests(Box::new(move || watch.is_held())),
+        None => drop(lease),
+    }
 }
 
 impl Daemon {
@@ -120,6 +129,7 @@ impl Daemon {
         let unit = units.iter().find(|unit| unit.lun == lun);
         let unit = unit.ok_or_else(|| ApiError::NoSuchUnit { export: name.to_owned(), lun })?;
         self.jobs.check_copied(&unit.disk)?;
+        let watches = export.watch_units();
         let removed = export.remove_unit(lun);
         // One whose requests are still under way is out of the device as well: nobody has its disk until they have ended.
         if !matches!(removed, Ok(()) | Err(ExportError::UnitInFlight(_) | ExportError::Take(_))) {
@@ -127,11 +137,9 @@ impl Daemon {
         }
         tracing::info!(export = name, %lun, disk = unit.disk, "a disk was removed");
         self.upgrade.redescribe(name, |export| export.luns.retain(|unit| unit.lun != lun));
-        let lease = self.with_units(name, |leases| leases.remove(&lun));
         // Its end may close nothing: the disk stays open.
-        match (lease, &removed) {
-            (Some(lease), Err(ExportError::UnitInFlight(_))) => lease.end_with_requests(),
-            (lease, _) => drop(lease),
+        if let Some(lease) = self.with_units(name, |leases| leases.remove(&lun)) {
+            end(lease, watches.get(&lun));
         }
         self.engine().sweep_files();
         removed.map_err(|error| convert::export_error(error, name))

@@ -196,6 +196,64 @@ fn sg3_utils_find_what_they_ask_for() -> Result<()> {
     Ok(())
 }
 
+/// Finds the disk of a guest, and sends commands on its reservations: one that hears of something else first is sent again, as the kernel does
+/// with its own.
+const ON_THE_DISK: &str = "wait_for() { n=0; until eval \"$1\"; do n=$((n + 1)); [ $n -lt 600 ] || { echo \"never: $1\"; exit 9; }; sleep 0.05; done; }
+         wait_for '[ -b /dev/$(ls /sys/class/scsi_device/*:0:0/device/block 2>/dev/null) ]'
+         disk=/dev/$(ls /sys/class/scsi_device/*:0:0/device/block)
+         pr() { sg_persist --no-inquiry \"$@\" $disk || sg_persist --no-inquiry \"$@\" $disk; }
+         sg_turs $disk || true";
+
+/// What a guest has reserved for good (APTPL) keeps others out behind the death of the daemon, in a live upgrade and until an operator says
+/// otherwise.
+#[test]
+fn what_is_reserved_for_good_outlives_the_daemon() -> Result<()> {
+    let lab = Lab::take_turn();
+    let place = daemon::directory()?;
+    let image = image::sparse(place.path(), "quorum.img", 16 * MIB)?;
+    let kept = place.path().join("quorum.reservations");
+    let config = format!(
+        "[[disk]]\nname = 'quorum'\nstorage = {{ kind = 'file', path = '{}' }}\nshared = true\nreservations = '{}'\n\
+         [[export]]\nname = 'node1'\nkind = 'scsi'\nsocket = '@DIR@/node1.sock'\nluns = [{{ lun = 0, disk = 'quorum' }}]\n\
+         [[export]]\nname = 'node2'\nkind = 'scsi'\nsocket = '@DIR@/node2.sock'\nluns = [{{ lun = 0, disk = 'quorum' }}]\n",
+        image.display(),
+        kept.display()
+    );
+    let reserves = format!(
+        "{ON_THE_DISK}
+         pr --in --report-capabilities >/tmp/can; grep 'PTPL_C): 1' /tmp/can; grep 'PTPL_A): 0' /tmp/can
+         pr --out --register-ignore --param-sark=0x1 --param-aptpl
+         pr --out --reserve --param-rk=0x1 --prout-type=3
+         pr --in --report-capabilities | grep 'PTPL_A): 1'"
+    );
+    let is_out = format!(
+        "{ON_THE_DISK}
+         pr --in --read-keys | grep 0x1
+         ! dd if=$disk of=/dev/null bs=4k count=1 iflag=direct
+         touch $job/out; wait_for '[ -e $job/broken ]'
+         ! pr --in --read-keys | grep 0x1
+         dd if=/dev/zero of=$disk bs=4k count=1 oflag=direct"
+    );
+    let boot = |daemon: &Daemon, export: &str, script: &str| {
+        let device = Device::Scsi { socket: daemon.socket(export), queues: 1 };
+        Guest::boot(&lab, Kernel::Smp(2), &[device], script)
+    };
+    let daemon = Daemon::serve(&config)?;
+    let ended = boot(&daemon, "node1", &reserves)?.wait(LIMIT)?;
+    ensure!(ended.status == 0, "{}\nthe daemon said:\n{}", ended.console, daemon.output());
+    daemon.upgrade()?;
+    // SIGKILL.
+    drop(daemon);
+    let daemon = Daemon::serve(&config)?;
+    let mut out = boot(&daemon, "node2", &is_out)?;
+    out.wait_for("out", LIMIT)?;
+    daemon.client().order(Method::DELETE, "/v1/disks/quorum/reservations")?;
+    out.tell("broken")?;
+    let ended = out.wait(LIMIT)?;
+    ensure!(ended.status == 0, "{}\nthe daemon said:\n{}", ended.console, daemon.output());
+    daemon.stop()
+}
+
 /// Two guests have one disk, and one of them fences the other in the order of Pacemaker's `fence_scsi`, while that writes.
 #[test]
 fn a_guest_that_is_fenced_writes_nothing_any_more() -> Result<()> {
@@ -205,14 +263,11 @@ fn a_guest_that_is_fenced_writes_nothing_any_more() -> Result<()> {
          [[export]]\nname = 'node1'\nkind = 'scsi'\nsocket = '@DIR@/node1.sock'\nluns = [{ lun = 0, disk = 'quorum' }]\n\
          [[export]]\nname = 'node2'\nkind = 'scsi'\nsocket = '@DIR@/node2.sock'\nluns = [{ lun = 0, disk = 'quorum' }]\n",
     )?;
-    let common = "wait_for() { n=0; until eval \"$1\"; do n=$((n + 1)); [ $n -lt 600 ] || { echo \"never: $1\"; exit 9; }; sleep 0.05; done; }
-         wait_for '[ -b /dev/$(ls /sys/class/scsi_device/*:0:0/device/block 2>/dev/null) ]'
-         disk=/dev/$(ls /sys/class/scsi_device/*:0:0/device/block)
-         # A command that hears of something else first is sent again, as the kernel does with its own.
-         pr() { sg_persist --no-inquiry \"$@\" $disk || sg_persist --no-inquiry \"$@\" $disk; }
-         put() { dd if=/tmp/$1 of=$disk bs=64k count=4 oflag=direct conv=notrunc status=none; }
-         head -c 262144 /dev/urandom >/tmp/mine
-         sg_turs $disk || true";
+    let common = format!(
+        "{ON_THE_DISK}
+         put() {{ dd if=/tmp/$1 of=$disk bs=64k count=4 oflag=direct conv=notrunc status=none; }}
+         head -c 262144 /dev/urandom >/tmp/mine"
+    );
     let fenced = format!(
         "{common}
          pr --out --register-ignore --param-sark=0x1

@@ -1,6 +1,6 @@
 //! `vringd ctl disk`: its arguments and its tables.
 
-use super::add::{BackingFlags, DescriptionError, make_storage_absolute};
+use super::add::{BackingFlags, DescriptionError, absolute, make_storage_absolute};
 use super::bitmaps::BitmapCommand;
 use super::cells::{NOTHING, facts, or_nothing, size, table};
 use super::disk::StorageFlags;
@@ -11,6 +11,7 @@ use super::volume;
 use crate::model::{ByteSize, Disk, NewDisk, StorageInfo};
 use clap::Subcommand;
 use disk::User;
+use std::path::PathBuf;
 
 /// Disks.
 #[derive(Debug, Clone, Subcommand)]
@@ -80,6 +81,15 @@ pub enum DiskCommand {
     #[command(subcommand)]
     Bitmap(BitmapCommand),
 
+    /// End what guests have reserved of a disk, for one whose guest will not come back.
+    ///
+    /// Reservations and registrations (SCSI) of all guests end, also those that are kept over a loss of power. Whoever was kept out can
+    /// write again: see to it first that a guest that was fenced is off. `vringd ctl lun list` shows who has reserved what.
+    BreakReservations {
+        /// Name of the disk.
+        name: String,
+    },
+
     /// Close a disk that no export uses.
     Remove {
         /// Name of the disk.
@@ -107,6 +117,10 @@ pub struct AddDiskArgs {
     /// in all of them.
     #[arg(long)]
     pub shared: bool,
+
+    /// File that keeps persistent reservations which guests want to survive a loss of power (APTPL); made where there is none
+    #[arg(long, value_name = "PATH")]
+    pub reservations: Option<PathBuf>,
 }
 
 impl AddDiskArgs {
@@ -117,9 +131,13 @@ impl AddDiskArgs {
     pub fn disk(&self) -> Result<NewDisk, DescriptionError> {
         let describe = || {
             let storage = self.storage.describe(&self.backing.served()?)?;
-            let mut new = NewDisk { name: self.name.clone(), storage, shared: self.shared };
+            let (name, reservations) = (self.name.clone(), self.reservations.clone());
+            let mut new = NewDisk { name, storage, shared: self.shared, reservations };
             new.check()?;
             make_storage_absolute(&mut new.storage)?;
+            if let Some(path) = &mut new.reservations {
+                absolute(NewDisk::RESERVATIONS, path)?;
+            }
             Ok(new)
         };
         describe().map_err(DescriptionError::Options)

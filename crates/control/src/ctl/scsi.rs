@@ -169,5 +169,5 @@ pub fn disk(name: String, image: &str, storage: &StorageFlags) -> Result<NewDisk
         path_option: "--lun",
         size: None,
     };
-    Ok(NewDisk { name, storage: storage.describe(&served)?, shared: false })
+    Ok(NewDisk { name, storage: storage.describe(&served)?, shared: false, reservations: None })
 }

@@ -4,6 +4,7 @@ use super::export::StorageInfo;
 use super::name::check_name;
 use disk::{Sharing, StorageSpec, User};
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 use utoipa::ToSchema;
 use values::FieldError;
 
@@ -19,11 +20,18 @@ pub struct NewDisk {
     /// each other: cluster file systems, failover.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shared: bool,
+    /// File that keeps persistent reservations which guests want to survive a loss of power (APTPL), made where there is none; without
+    /// it such a wish is refused. For SCSI devices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub reservations: Option<PathBuf>,
 }
 
 impl NewDisk {
     /// The smallest unit of a disk's size: exports with larger blocks leave a tail out.
     const BLOCK_BYTES: u32 = 512;
+    /// The field of the file that keeps reservations.
+    pub const RESERVATIONS: &str = "reservations";
 
     /// Checks everything that can be checked without opening anything.
     ///
@@ -36,6 +44,11 @@ impl NewDisk {
             let message =
                 "excludes `migratable`: such an image is open only where its one guest runs; leave one of the two out";
             return Err(FieldError::new("shared", message));
+        }
+        if self.reservations.is_some() && self.sharing() == Sharing::Readers {
+            let message = "is one unit's, and each device has one of its own of a read-only disk: describe the disk with \
+                           `shared = true`, or leave this out";
+            return Err(FieldError::new(NewDisk::RESERVATIONS, message));
         }
         Ok(())
     }
@@ -60,6 +73,9 @@ pub struct Disk {
     /// Whether several SCSI devices may have it at once, and nothing else may.
     #[serde(default)]
     pub shared: bool,
+    /// File that keeps persistent reservations over a loss of power.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reservations: Option<String>,
     /// Its users. A disk that is neither read-only nor shared has one at most.
     pub users: Vec<User>,
 }
@@ -67,6 +83,7 @@ pub struct Disk {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     fn disk(more: &str) -> NewDisk {
         toml::from_str(&format!("name = 'd'\nstorage = {{ kind = 'file', path = '/d.img'{more}")).unwrap()
@@ -84,6 +101,16 @@ mod tests {
         assert_eq!((own.sharing(), shared.sharing()), (Sharing::One, Sharing::Units));
         assert_eq!(of(", read_only = true }"), Sharing::Readers);
         assert_eq!(of(", read_only = true }\nshared = true"), Sharing::Units);
+    }
+
+    #[test]
+    fn reservations_are_kept_of_one_unit() {
+        let kept = disk(" }\nreservations = '/var/lib/vringd/d'");
+        kept.check().unwrap();
+        assert_eq!(kept.reservations.as_deref(), Some(Path::new("/var/lib/vringd/d")));
+        disk(", read_only = true }\nshared = true\nreservations = '/r'").check().unwrap();
+        let refused = disk(", read_only = true }\nreservations = '/r'").check().unwrap_err();
+        assert_eq!(refused.field, "reservations");
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub(super) fn described() -> OpenApiRouter<Arc<dyn Daemon>> {
         .routes(routes!(disk_list, disk_add))
         .routes(routes!(disk_get, disk_remove))
         .routes(routes!(disk_resize))
+        .routes(routes!(disk_break_reservations))
         .routes(routes!(disk_bitmap_list, disk_bitmap_add))
         .routes(routes!(disk_bitmap_remove))
 }
@@ -40,8 +41,9 @@ async fn disk_list(State(daemon): Shared) -> Answer<Vec<Disk>> {
 ))]
 async fn disk_add(State(daemon): Shared, Body(mut new): Body<NewDisk>) -> Result<(StatusCode, Json<Disk>), Refusal> {
     new.check().map_err(ApiError::from)?;
-    check_absolute(new.storage.paths().into_iter().map(|(field, path)| (field, path.as_path())))
-        .map_err(ApiError::from)?;
+    let kept = new.reservations.as_deref().map(|path| (NewDisk::RESERVATIONS, path));
+    let paths = new.storage.paths().into_iter().map(|(field, path)| (field, path.as_path()));
+    check_absolute(paths.chain(kept)).map_err(ApiError::from)?;
     let disk = ask(daemon, |daemon| daemon.disk_add(new)).await?;
     Ok((StatusCode::CREATED, Json(disk)))
 }
@@ -63,6 +65,17 @@ async fn disk_get(State(daemon): Shared, At(name): At<String>) -> Answer<Disk> {
 ))]
 async fn disk_remove(State(daemon): Shared, At(name): At<String>) -> Result<StatusCode, Refusal> {
     ask(daemon, move |daemon| daemon.disk_remove(&name)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// End what guests have reserved of a disk by SCSI commands, also what is kept over a loss of power: whoever was kept out can use it again.
+#[utoipa::path(delete, path = "/v1/disks/{name}/reservations", tag = "disks", params(("name" = String, Path, description = "Name of the disk")), responses(
+    (status = 204, description = "Nobody has reserved it any more"),
+    (status = 404, description = "There is no such disk (`no-such-disk`)", body = ErrorBody),
+    (status = 500, description = "That cannot be stored (`failed`)", body = ErrorBody),
+))]
+async fn disk_break_reservations(State(daemon): Shared, At(name): At<String>) -> Result<StatusCode, Refusal> {
+    ask(daemon, move |daemon| daemon.disk_break_reservations(&name)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -176,6 +176,8 @@ fn disks_are_added_used_resized_and_removed() {
     }
     assert_eq!(ctl(&served, "export remove a"), (0, "removed export a\n".into()));
     assert_eq!(ctl(&served, "export remove b").0, 0);
+    let broken = ctl(&served, "disk break-reservations base");
+    assert_eq!(broken, (0, "nobody has reserved disk base any more\n".into()));
     assert_eq!(ctl(&served, "disk remove base"), (0, "removed disk base\n".into()));
     assert_eq!(ctl(&served, "disk remove log --json"), (0, String::new()));
     for export in ["root --force", "data"] {

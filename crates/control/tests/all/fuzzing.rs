@@ -43,6 +43,7 @@ fn api_seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("disk", request(GET, "/v1/disks/root", "")),
         ("disk_add", request(POST, "/v1/disks", r#"{"name":"base","storage":{"kind":"null","size":"1G"}}"#)),
         ("disk_resize", request(PUT, "/v1/disks/root/capacity", r#"{"capacity_bytes":"20G"}"#)),
+        ("disk_break_reservations", request(DELETE, "/v1/disks/root/reservations", "")),
         ("disk_remove", request(DELETE, "/v1/disks/base", "")),
         ("bitmaps", request(GET, "/v1/disks/root/bitmaps", "")),
         ("bitmap_add", request(POST, "/v1/disks/root/bitmaps", r#"{"name":"daily","granularity":"64K"}"#)),

@@ -80,7 +80,7 @@ impl Ring for Probe {
 
     fn disarm(&mut self) {}
 
-    fn lost(&mut self, _why: &Panic) {
+    fn lost(&mut self, _why: &Panic, _is_dropped: bool) {
         *self.board.lost.lock().unwrap() += 1;
     }
 

@@ -143,8 +143,9 @@ impl<R: Ring> Worker<R> {
         self.detaching.retain(|&detaching| detaching != slot);
         // Nobody finds it any more when those hear of it who may ask for it.
         self.directory.left(id);
-        tell(&mut *ring, why);
-        if stay.moves.get() == 0 {
+        let is_dropped = stay.moves.get() == 0;
+        tell(&mut *ring, why, is_dropped);
+        if is_dropped {
             entry.fallen = Some(ring);
         } else {
             // A worker that it was on before may still do work for it, whose end will find nobody.
@@ -162,10 +163,13 @@ impl<R: Ring> Worker<R> {
     pub(crate) fn abandon(mut self, mail: VecDeque<Mail<R>>, why: &Panic) {
         for entry in self.slots.iter_mut().flatten() {
             let owed = entry.is_owed();
+            if let Some(fallen) = &mut entry.fallen {
+                tell(&mut **fallen, why, false);
+            }
             match &mut entry.here {
                 Some(here) => {
                     here.detach = None;
-                    tell(&mut *here.ring, why);
+                    tell(&mut *here.ring, why, false);
                 }
                 // Its ring has moved on, and waits on another worker for what nobody will bring it.
                 None if owed && entry.fallen.is_none() => {
@@ -178,7 +182,7 @@ impl<R: Ring> Worker<R> {
         for message in unread.into_iter().chain(mail) {
             match message {
                 Mail::Adopt { mut ring, .. } => {
-                    tell(&mut *ring, why);
+                    tell(&mut *ring, why, false);
                     // What it started elsewhere may still be under way.
                     std::mem::forget(ring);
                 }
@@ -192,8 +196,8 @@ impl<R: Ring> Worker<R> {
 }
 
 /// Tells a ring that it is lost. What it does about that must not harm the worker.
-fn tell<R: Ring>(ring: &mut R, why: &Panic) {
-    if let Err(again) = catch(|| ring.lost(why)) {
+fn tell<R: Ring>(ring: &mut R, why: &Panic, is_dropped: bool) {
+    if let Err(again) = catch(|| ring.lost(why, is_dropped)) {
         tracing::error!(reason = %again, "a ring that was lost could not say so");
     }
 }

@@ -173,7 +173,7 @@ impl Attachment for DirectoryRing {
         self.queue.cancel_waits();
     }
 
-    fn lost(&mut self) {
+    fn lost(&mut self, _is_dropped: bool) {
         self.queue.ring.abandon();
     }
 

@@ -248,7 +248,7 @@ impl Attachment for DiskRing {
     }
 
     /// Requests of other rings may stand behind those of this one.
-    fn lost(&mut self) {
+    fn lost(&mut self, _is_dropped: bool) {
         for slot in self.ring.slots.iter_mut().filter(|slot| slot.busy) {
             slot.request.task.lost();
         }

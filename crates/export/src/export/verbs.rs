@@ -4,8 +4,9 @@ use super::{Export, Served};
 use crate::ExportError;
 use crate::disk::Disk;
 use crate::scsi::Scsi;
-use crate::{UnitOptions, UnitStatus};
+use crate::{UnitOptions, UnitStatus, UnitWatch};
 use engine::Execution;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use storage::VolumeControl;
 use values::{Lun, SyncMode};
@@ -94,6 +95,11 @@ impl Export {
     /// It is none, a worker hangs, or requests on the unit are still under way after a second: it is out of the device all the same.
     pub fn remove_unit(&self, lun: Lun) -> Result<(), ExportError> {
         self.served_scsi()?.remove(&self.shared.rings, lun)
+    }
+
+    /// Looks after the logical units of a SCSI device that is about to lose one or all of them; none of any other.
+    pub fn watch_units(&self) -> BTreeMap<Lun, UnitWatch> {
+        self.served_scsi().map(|scsi| scsi.watch_units()).unwrap_or_default()
     }
 
     /// Whether the storage behind a disk may come to have this capacity.

@@ -318,7 +318,7 @@ impl Attachment for NbdRing {
     }
 
     /// Requests of other rings may stand behind those of this one.
-    fn lost(&mut self) {
+    fn lost(&mut self, _is_dropped: bool) {
         self.pipe.lost();
         for slot in self.slots.iter_mut().filter(|slot| slot.busy) {
             slot.request.task.lost();

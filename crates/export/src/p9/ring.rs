@@ -239,7 +239,7 @@ impl Attachment for P9Ring {
         self.queue.cancel_waits();
     }
 
-    fn lost(&mut self) {
+    fn lost(&mut self, _is_dropped: bool) {
         for (_, slot) in self.queue.ring.busy().filter(|(_, slot)| slot.request.asked.known) {
             self.session().tags().end(slot.request.asked.tag);
         }

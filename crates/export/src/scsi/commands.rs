@@ -4,7 +4,6 @@ use super::kind::Kind;
 use super::logical::State;
 use super::ring::{KEPT_BYTES_MAX, ScsiRing};
 use super::swaps::SwapTurn;
-use super::tasks::word;
 use super::units::{number, of_target};
 use super::work::{Look, PART_BYTES, Ranges, Repeat, Swap, SwapStep, Verify, Work};
 use crate::buffers;
@@ -27,7 +26,7 @@ const PARTS_PER_TURN: u32 = 4;
 const EXTENTS_MAX: usize = 256;
 /// What is said of a command that an earlier life of the ring may have done, and that must not be done twice: an initiator looks, or
 /// tries again.
-const MAY_BE_DONE: Sense = Sense::new(key::ABORTED_COMMAND, code::NONE);
+pub(super) const MAY_BE_DONE: Sense = Sense::new(key::ABORTED_COMMAND, code::NONE);
 /// Bytes of a parameter list, at most.
 const LIST_BYTES_MAX: usize = 8 << 10;
 
@@ -389,6 +388,11 @@ impl ScsiRing {
         self.respond(head, &Response::status(&buffers, Status::TaskSetFull), 0, io);
     }
 
+    pub(super) fn busy(&mut self, head: u16, io: &Io<'_>) {
+        let buffers = self.ring.slot(head).request.buffers;
+        self.respond(head, &Response::status(&buffers, Status::Busy), 0, io);
+    }
+
     #[inline]
     pub(super) fn keep(&mut self, head: u16, work: Work) {
         self.kept_bytes += work.kept_bytes();
@@ -409,9 +413,7 @@ impl ScsiRing {
         let request = &mut self.ring.slot(head).request;
         let step = match &mut request.work {
             Work::Look(_) => return self.say_status(head, io),
-            // Whoever was preempted has no command under way any more; or a worker is lost with one, of which nobody can say that.
-            Work::Preempt { .. } if completion.result == word::GIVEN_UP => return self.check(head, MAY_BE_DONE, io),
-            Work::Preempt { .. } => Step::Done(Ok(())),
+            Work::Reserve(_) => return self.go_on_reserving(head, completion.result, io),
             _ if std::mem::take(&mut request.between) => Step::Done(Ok(())),
             Work::Swap(swap) if swap.step == SwapStep::Waits => Step::Done(Ok(())),
             _ => match self.submitted(head) {
@@ -508,8 +510,8 @@ impl ScsiRing {
                     (2 * swap.expected.len() as u64, differs)
                 }
             },
-            Work::Preempt { moved, .. } => (*moved, None),
-            Work::Look(_) => return false,
+            // Neither has a task of the storage.
+            Work::Reserve(_) | Work::Look(_) => return false,
         };
         match differs {
             Some(at) => self.check(head, Sense::miscompare(at), io),

@@ -1,7 +1,7 @@
 //! The control queue: task management (virtio 1.3, 5.6.6.2).
 
 use super::kind::Kind;
-use super::tasks::{self, Question, Which, Word, word};
+use super::tasks::{self, Asked, Question, Which, Word, word};
 use super::units::Units;
 use crate::attachment::Attachment;
 use crate::label::Label;
@@ -142,13 +142,11 @@ impl ControlRing {
     /// Asks the device's rings of these tasks. The request goes on when they have answered.
     fn ask(&mut self, head: u16, which: Which, then: Then, io: &mut Io<'_>) {
         let question = if matches!(then, Then::Say) { Question::Exist } else { Question::End };
-        let own = self.turns.label.keeper().map(|keeper| (keeper, which, question));
-        let others = match then {
-            Then::Reset(which) => self.units.others_on(which),
-            Then::Say | Then::Done | Then::LoseNexus(_) => Vec::new(),
+        let own = Asked::own(self.turns.label.keeper(), which, question);
+        let asked = match then {
+            Then::Reset(which) => own.and(self.units.others_on(which)),
+            Then::Say | Then::Done | Then::LoseNexus(_) => own,
         };
-        let others = others.into_iter().map(|(keeper, which)| (keeper, which, Question::EndOfTaken));
-        let asked = own.into_iter().chain(others).collect();
         let unit = which.lun.map(|number| Object::Unit(values::Lun { target: which.target, number }));
         self.turns.trace.asks(What { object: unit, range: None });
         let word = tasks::ask(asked, io.reply_by(OTHER, Token::request(head)));
@@ -162,6 +160,8 @@ impl ControlRing {
     /// The rings have answered.
     fn conclude(&mut self, head: u16, result: i32, io: &Io<'_>) {
         let code = match (result, self.ring.slot(head).request.then) {
+            // A ring that has fallen meanwhile may not have been asked.
+            (word::NONE, Then::Reset(which)) if !self.units.others_on(which).lost.is_empty() => ResponseCode::Failure,
             (word::NONE, Then::Reset(which)) => {
                 self.units.reset(which);
                 ResponseCode::Ok
@@ -257,7 +257,7 @@ impl Attachment for ControlRing {
         self.ring.queue.notify(io);
     }
 
-    fn lost(&mut self) {
+    fn lost(&mut self, _is_dropped: bool) {
         self.ring.abandon();
     }
 

@@ -4,7 +4,7 @@ use super::control::ControlRing;
 use super::events::{EventRing, News};
 use super::logical::LogicalUnits;
 use super::ring::{ScsiRing, Terms};
-use super::units::{Common, List, TRANSFER_BYTES_MAX, UnitOptions, UnitStatus, Units, number};
+use super::units::{Common, List, TRANSFER_BYTES_MAX, UnitOptions, UnitStatus, UnitWatch, Units, number};
 use crate::device::{Device, Took};
 use crate::label::Label;
 use crate::queue::Broken;
@@ -13,6 +13,7 @@ use crate::{ExportError, Ring};
 use device::scsi::spec::{feature, queue};
 use device::scsi::{Address, Attention, Config, Event, Reset, Settings};
 use engine::Io;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -141,6 +142,10 @@ impl Scsi {
     /// The number of its port.
     pub(crate) fn port(&self) -> u16 {
         self.units.port().nexus.port.0
+    }
+
+    pub(crate) fn watch_units(&self) -> BTreeMap<Lun, UnitWatch> {
+        self.units.watch()
     }
 
     pub(crate) fn status(&self) -> Vec<UnitStatus> {

@@ -147,7 +147,7 @@ impl Attachment for EventRing {
         self.ring.queue.notify(io);
     }
 
-    fn lost(&mut self) {
+    fn lost(&mut self, _is_dropped: bool) {
         self.ring.abandon();
     }
 

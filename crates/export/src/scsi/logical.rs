@@ -3,18 +3,23 @@
 //! A unit's state is behind a lock, and has a version: a ring keeps a copy of its part, and looks at the version before each command.
 
 use super::Which;
-use super::port::Port;
+use super::lost::LostTasks;
+use super::port::{Port, usual_number};
 use super::swaps::Swaps;
 use super::units::{Common, UnitOptions, hash, settings, whole_blocks};
 use crate::ExportError;
 use crate::label::Keeper;
 use device::scsi::reservations::{FileError, Gate, Reservations};
 use device::scsi::{Attention, Attentions, Identity, Naa, Nexus, TargetPort, Unit as Facts};
-use std::collections::BTreeMap;
+use engine::Reply;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use storage::Storage;
+use std::time::{Duration, Instant};
+use storage::kit::{Jobs, RECORDS};
+use storage::{RecordFile, Storage};
 use values::Lun;
 
 /// What a unit says of itself, beside the vendor (SPC-5, "Standard INQUIRY data").
@@ -29,6 +34,10 @@ const REVISION: &str = {
 /// or ends.
 const WAITING_MAX: usize = 16;
 
+/// How long a change of a guest's is waited for that is being stored, by whoever breaks reservations.
+const BREAK_PATIENCE: Duration = Duration::from_secs(5);
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
+
 /// Where the SCSI devices of a daemon find the logical units of its disks, and have their ports. A shared disk is one logical unit of all
 /// devices that have it: their drivers reserve it from each other. Any other disk is one to each of them.
 #[derive(Clone, Default)]
@@ -38,8 +47,16 @@ pub struct LogicalUnits(Arc<Mutex<Shelf>>);
 struct Shelf {
     units: BTreeMap<LogicalUnitName, Weak<Logical>>,
     ports: Vec<Weak<Port>>,
-    /// What an earlier program has left of units that are not here yet.
-    left: BTreeMap<LogicalUnitName, Reservations>,
+    /// What an earlier program has left of units, until all devices are here again.
+    left: BTreeMap<LogicalUnitName, Left>,
+}
+
+/// What an earlier program has left of a unit.
+#[derive(Clone, Default)]
+struct Left {
+    reservations: Option<Reservations>,
+    /// The ports by which it was reached.
+    ports: BTreeSet<TargetPort>,
 }
 
 /// Which logical unit of a daemon.
@@ -56,13 +73,15 @@ impl LogicalUnits {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A port for the device of this export: with this number, or the first that is free.
+    /// A port for the device of this export: with this number, or its usual one, or the first behind that which is free.
     pub(crate) fn port(&self, export: &str, number: Option<u16>) -> Arc<Port> {
         let mut shelf = self.lock();
         shelf.ports.retain(|port| port.strong_count() > 0);
         let taken: Vec<_> = shelf.ports.iter().filter_map(Weak::upgrade).map(|port| port.nexus.port).collect();
         let is_free = |number: &u16| *number > 0 && !taken.contains(&TargetPort(*number));
-        let number = number.filter(is_free).or_else(|| (1..=u16::MAX).find(is_free)).unwrap_or(u16::MAX);
+        let usual = usual_number(export);
+        let number =
+            number.filter(is_free).or_else(|| (usual..=u16::MAX).chain(1..usual).find(is_free)).unwrap_or(usual);
         let port = Arc::new(Port::new(export, TargetPort(number)));
         shelf.ports.push(Arc::downgrade(&port));
         port
@@ -86,7 +105,8 @@ impl LogicalUnits {
             };
         }
         shelf.units.retain(|_, unit| unit.strong_count() > 0);
-        let left = shelf.left.remove(&name);
+        // Whoever comes first may fail.
+        let left = shelf.left.get(&name).cloned().unwrap_or_default();
         let unit = Arc::new(Logical::new(options, common, left)?);
         shelf.units.insert(name, Arc::downgrade(&unit));
         Ok(unit)
@@ -101,15 +121,59 @@ impl LogicalUnits {
         units.into_iter().filter_map(|(name, unit)| Some((name, of(&unit)?))).collect()
     }
 
+    /// Ends what guests have reserved of a disk, on each unit that it is: who was kept out by that is not any more. Blocks.
+    ///
+    /// # Errors
+    /// It cannot be stored, and is as before; or a guest changes it all the time.
+    pub fn break_reservations(&self, disk: &str) -> io::Result<()> {
+        let units = self.lock().units.values().filter_map(Weak::upgrade).collect::<Vec<_>>();
+        units.iter().filter(|unit| unit.disk == disk).try_for_each(|unit| unit.break_reservations())
+    }
+
     /// An earlier program has left these reservations of a unit.
     ///
     /// # Errors
     /// They are none.
     pub fn leave_reservations(&self, name: LogicalUnitName, bytes: &[u8]) -> Result<(), FileError> {
-        let reservations = Reservations::from_bytes(bytes)?.into_volatile();
-        self.lock().left.insert(name, reservations);
+        let reservations = Reservations::from_bytes(bytes)?;
+        self.lock().left.entry(name).or_default().reservations = Some(reservations);
         Ok(())
     }
+
+    /// The device of an earlier program with this number of its port is to have the unit of a shared disk again: those that are here
+    /// before it do not see it go and come.
+    pub fn expect(&self, disk: &str, port: u16) {
+        let name = LogicalUnitName { disk: disk.to_owned(), export: None };
+        self.lock().left.entry(name).or_default().ports.insert(TargetPort(port));
+    }
+
+    /// All devices of an earlier program are here again, or will not be.
+    pub fn expect_no_more(&self) {
+        let units: Vec<_> = {
+            let mut shelf = self.lock();
+            shelf.left.clear();
+            shelf.units.values().filter_map(Weak::upgrade).collect()
+        };
+        units.iter().for_each(|unit| unit.expect_no_more());
+    }
+}
+
+/// What a file has kept of reservations: what is left of them after a loss of power.
+fn kept_in(file: &RecordFile) -> Result<Reservations, ExportError> {
+    let record = file.record();
+    if record.is_empty() {
+        return Ok(Reservations::new());
+    }
+    let refused = |error| ExportError::Reservations { path: file.path().to_owned(), error };
+    Ok(Reservations::from_bytes(&record).map_err(refused)?.after_power_loss())
+}
+
+/// Looks whether a file has reservations that a unit can begin with.
+///
+/// # Errors
+/// [`ExportError::Reservations`].
+pub fn check_reservations(file: &RecordFile) -> Result<(), ExportError> {
+    kept_in(file).map(drop)
 }
 
 /// A logical unit.
@@ -124,6 +188,10 @@ pub(crate) struct Logical {
     pub(super) swaps: Swaps,
     /// Commands that wait for those of other drivers.
     waiting: AtomicUsize,
+    /// What keeps its reservations over a loss of power.
+    kept: Option<Arc<RecordFile>>,
+    /// The work of that, one at a time.
+    jobs: Jobs,
 }
 
 /// One of the commands on a unit that wait for those of other drivers.
@@ -145,8 +213,12 @@ impl fmt::Debug for Waiting {
 pub(crate) struct State {
     pub(crate) facts: Facts,
     pub(crate) reservations: Reservations,
+    /// A change of them is being stored: nobody makes another one meanwhile.
+    pub(super) storing: bool,
     /// Devices that have it, by the numbers that they got when they came.
     paths: BTreeMap<u64, Path>,
+    /// Ports of devices that are going to have it again.
+    expected: BTreeSet<TargetPort>,
     /// Paths so far.
     came: u64,
 }
@@ -156,6 +228,28 @@ struct Path {
     port: Arc<Port>,
     lun: Lun,
     attentions: Attentions,
+    /// What rings of the device had begun when they fell.
+    lost: Vec<Arc<LostTasks>>,
+}
+
+/// Whom to ask for tasks on a unit that come by other paths than one's own.
+#[derive(Default)]
+pub(crate) struct Others {
+    /// Those who have the rings, and how the tasks are called there.
+    pub(crate) keepers: Vec<(Arc<dyn Keeper>, Which)>,
+    /// Tasks that no ring has any more.
+    pub(crate) lost: Vec<Arc<LostTasks>>,
+}
+
+impl Others {
+    /// Those of several units.
+    pub(crate) fn of(all: impl IntoIterator<Item = Others>) -> Others {
+        all.into_iter().fold(Others::default(), |mut sum, others| {
+            sum.keepers.extend(others.keepers);
+            sum.lost.extend(others.lost);
+            sum
+        })
+    }
 }
 
 impl State {
@@ -234,13 +328,36 @@ impl State {
 
     /// The ports by which it is reached.
     pub(crate) fn ports(&self) -> Vec<TargetPort> {
-        self.paths.values().map(|path| path.port.nexus.port).collect()
+        let here = self.paths.values().map(|path| path.port.nexus.port);
+        here.chain(self.expected.iter().copied()).collect()
     }
 
-    /// Whom to ask for the tasks that come by those other paths whose nexuses are among these, and how they are called there.
-    pub(crate) fn others_of(&self, path: u64, is_one: impl Fn(Nexus) -> bool) -> Vec<(Arc<dyn Keeper>, Which)> {
+    /// The first device that has it, and the only one so far.
+    pub(crate) fn is_first(&self) -> bool {
+        self.paths.len() == 1
+    }
+
+    /// Whom to ask for the tasks that come by those other paths whose nexuses are among these.
+    pub(crate) fn others_of(&self, path: u64, is_one: impl Fn(Nexus) -> bool) -> Others {
         let others = self.paths.iter().filter(|(other, it)| **other != path && is_one(it.port.nexus));
-        others.filter_map(|(_, it)| Some((it.port.keeper()?, Which::of_unit(it.lun)))).collect()
+        Others::of(others.map(|(_, it)| {
+            let keeper = it.port.keeper().map(|keeper| (keeper, Which::of_unit(it.lun)));
+            Others { keepers: keeper.into_iter().collect(), lost: it.lost.clone() }
+        }))
+    }
+
+    /// A ring of this path has fallen with tasks under way.
+    pub(crate) fn lose(&mut self, path: u64, tasks: Arc<LostTasks>) {
+        if let Some(path) = self.paths.get_mut(&path) {
+            path.lost.push(tasks);
+        }
+    }
+
+    /// They have ended.
+    pub(crate) fn find(&mut self, path: u64, tasks: &Arc<LostTasks>) {
+        if let Some(path) = self.paths.get_mut(&path) {
+            path.lost.retain(|other| !Arc::ptr_eq(other, tasks));
+        }
     }
 }
 
@@ -264,19 +381,41 @@ pub(crate) struct View {
     pub(crate) gate: Gate,
 }
 
+/// Ends with a change of reservations that is being stored, however that ends.
+struct Storing<'a>(&'a Logical);
+
+impl Drop for Storing<'_> {
+    fn drop(&mut self) {
+        self.0.lock().storing = false;
+    }
+}
+
 impl Logical {
-    fn new(options: UnitOptions, common: Common, left: Option<Reservations>) -> Result<Logical, ExportError> {
-        let UnitOptions { disk, serial, storage, .. } = options;
+    fn new(options: UnitOptions, common: Common, left: Left) -> Result<Logical, ExportError> {
+        let UnitOptions { disk, serial, storage, kept, .. } = options;
         let facts = Facts::new(settings(storage.as_ref(), common))?;
         let identity = Identity::new(PRODUCT, REVISION, &serial, Naa::local(hash(&serial)))?;
-        let reservations = left.unwrap_or_else(Reservations::volatile);
+        let reservations = match (left.reservations, &kept) {
+            (Some(left), Some(_)) => left,
+            (left, None) => left.unwrap_or_default().into_volatile(),
+            (None, Some(kept)) => kept_in(kept)?,
+        };
         Ok(Logical {
             disk,
             identity,
             common,
             storage: Mutex::new(storage),
             version: AtomicU64::new(1),
-            state: Mutex::new(State { facts, reservations, paths: BTreeMap::new(), came: 0 }),
+            state: Mutex::new(State {
+                facts,
+                reservations,
+                storing: false,
+                paths: BTreeMap::new(),
+                expected: left.ports,
+                came: 0,
+            }),
+            kept,
+            jobs: Jobs::on(&RECORDS),
             swaps: Swaps::default(),
             waiting: AtomicUsize::new(0),
         })
@@ -341,14 +480,64 @@ impl Logical {
         answer
     }
 
+    /// Whether these reservations are to be stored before anybody hears that they have come in place of those.
+    pub(super) fn are_stored(&self, before: &Reservations, next: &Reservations) -> bool {
+        self.kept.is_some() && before.stored() != next.stored()
+    }
+
+    /// As below, on a thread of another kind: `reply` completes behind it, with 0 or an error of Linux.
+    pub(super) fn store_elsewhere(
+        self: Arc<Logical>,
+        next: Reservations,
+        attentions: Vec<(Nexus, Attention)>,
+        reply: Reply,
+    ) {
+        let jobs = self.jobs.clone();
+        jobs.run_elsewhere(reply, move || self.store(next, &attentions).map_or(-libc::EIO, |()| 0));
+    }
+
+    /// Has reservations stored that are the unit's from then on, with what else comes of that; nobody changes them until then. Blocks.
+    ///
+    /// # Errors
+    /// They cannot be stored, and are as before.
+    pub(super) fn store(&self, next: Reservations, attentions: &[(Nexus, Attention)]) -> io::Result<()> {
+        let storing = Storing(self);
+        if let Some(kept) = &self.kept {
+            kept.store(&next.stored().unwrap_or_default()).inspect_err(|error| {
+                let (disk, path) = (&self.disk, kept.path().display());
+                tracing::error!(disk, %path, %error, "reservations cannot be stored");
+            })?;
+        }
+        self.change(|state| {
+            state.reservations = next;
+            attentions.iter().for_each(|(nexus, what)| state.tell_nexus(*nexus, *what));
+        });
+        drop(storing);
+        Ok(())
+    }
+
+    fn break_reservations(&self) -> io::Result<()> {
+        let by = Instant::now() + BREAK_PATIENCE;
+        while self.change(|state| std::mem::replace(&mut state.storing, true)) {
+            if Instant::now() >= by {
+                return Err(io::ErrorKind::ResourceBusy.into());
+            }
+            std::thread::sleep(LOOK_AGAIN_AFTER);
+        }
+        let mut next = self.look(|state| state.reservations.clone());
+        let told = next.break_all();
+        self.store(next, &told.attentions)
+    }
+
     /// A device has it from now on: the number of its path.
     pub(crate) fn join(&self, port: Arc<Port>, lun: Lun) -> u64 {
         self.change(|state| {
             let path = state.came;
             state.came += 1;
             let attentions = Attentions::NONE.with(state.first_news());
-            state.paths.insert(path, Path { port, lun, attentions });
-            if state.paths.len() == 2 {
+            let was_expected = state.expected.remove(&port.nexus.port);
+            state.paths.insert(path, Path { port, lun, attentions, lost: Vec::new() });
+            if !was_expected && state.ports().len() == 2 {
                 // It says that it has several ports now.
                 state.tell_others(path, Attention::InquiryChanged);
             }
@@ -361,7 +550,15 @@ impl Logical {
         self.change(|state| {
             let Some(Path { port, .. }) = state.paths.remove(&path) else { return };
             state.reservations.nexus_lost(port.nexus);
-            if state.paths.len() == 1 {
+            if state.ports().len() == 1 {
+                state.tell_all(Attention::InquiryChanged);
+            }
+        });
+    }
+
+    fn expect_no_more(&self) {
+        self.change(|state| {
+            if !std::mem::take(&mut state.expected).is_empty() && state.paths.len() == 1 {
                 state.tell_all(Attention::InquiryChanged);
             }
         });

@@ -8,7 +8,7 @@
 //! | `ring`, `request` | request queues: from a chain to a unit, and back |
 //! | `commands`, `work`, `swaps` | what a command does, and what is left of it between two steps of a storage |
 //! | `reserve` | reservations |
-//! | `control`, `tasks` | the control queue: task management |
+//! | `control`, `tasks`, `lost` | the control queue: task management, of rings that have fallen, too |
 //! | `events` | the event queue |
 
 mod commands;
@@ -17,6 +17,7 @@ mod device;
 mod events;
 mod kind;
 mod logical;
+mod lost;
 mod port;
 mod request;
 mod reserve;
@@ -28,6 +29,6 @@ mod work;
 
 pub(crate) use device::Scsi;
 pub use device::ScsiOptions;
-pub use logical::{LogicalUnitName, LogicalUnits, ReservationStatus};
+pub use logical::{LogicalUnitName, LogicalUnits, ReservationStatus, check_reservations};
 use tasks::Which;
-pub use units::{UnitOptions, UnitStatus};
+pub use units::{UnitOptions, UnitStatus, UnitWatch};

@@ -18,6 +18,14 @@ pub(crate) struct Port {
     ring: Mutex<Option<Label>>,
 }
 
+/// The number that an export's port has unless another one of the daemon has it: by its name, so that it is the same whichever others
+/// there are, and when it comes back. Registrations name ports by their numbers.
+pub(crate) fn usual_number(export: &str) -> u16 {
+    let numbers = u64::from(u16::MAX);
+    // No port has number 0.
+    u16::try_from(hash(export) % numbers).unwrap_or_default() + 1
+}
+
 impl Port {
     pub(crate) fn new(export: &str, number: TargetPort) -> Port {
         let initiator = InitiatorPort(LOCALLY_ASSIGNED | hash(&format!("driver of {export}")) >> 4);

@@ -1,14 +1,25 @@
-//! Reservations, as commands ask for them. They are the logical unit's, and gone with the daemon: what is to survive a loss of power is
-//! refused.
+//! Reservations, as commands ask for them. They are the logical unit's. What is to survive a loss of power is stored before its status,
+//! and refused where nothing keeps it.
 
+use super::commands::MAY_BE_DONE;
 use super::logical::State;
 use super::ring::ScsiRing;
-use super::tasks::{self, Question};
-use super::work::Work;
+use super::tasks::{self, Asked, word};
+use super::work::{Reserve, Work};
 use crate::trace::OTHER;
-use device::scsi::reservations::{Action, Refused, ReserveIn, ReserveOut};
-use device::scsi::{Nexus, Response, Status};
+use device::scsi::reservations::{Action, Refused, Reservations, ReserveIn, ReserveOut};
+use device::scsi::{Attention, Nexus, Response, Sense, Status};
 use engine::{Io, Token};
+
+/// What became of a change.
+enum Changed {
+    /// Not now.
+    Not,
+    /// It is made, and commands of these are aborted.
+    Now(Vec<Nexus>),
+    /// It is made when it is stored.
+    Stored(Reservations, Vec<(Nexus, Attention)>, Vec<Nexus>),
+}
 
 impl ScsiRing {
     /// PERSISTENT RESERVE IN.
@@ -35,23 +46,72 @@ impl ScsiRing {
             },
             _ => None,
         };
-        let changed = unit.change(|state, _| {
-            let ports = state.ports();
-            let change = state.reservations.change(&out, &list, unit.nexus(), &ports)?;
-            change.attentions.iter().for_each(|(nexus, what)| state.tell_nexus(*nexus, *what));
-            Ok(change.aborted)
-        });
-        match (changed, place) {
+        let changed = unit.change(|state, path| {
+            if state.storing {
+                return Ok(Changed::Not);
+            }
+            let mut next = state.reservations.clone();
+            let change = next.change(&out, &list, unit.nexus(), &state.ports())?;
             // Who aborts commands of its own knows which those are.
-            (Ok(aborted), Some(place)) if aborted.iter().any(|nexus| *nexus != unit.nexus()) => {
-                let asked = unit.others_of(|nexus| aborted.contains(&nexus));
-                let asked = asked.into_iter().map(|(keeper, which)| (keeper, which, Question::EndOfTaken)).collect();
-                self.keep(head, Work::Preempt { moved, place });
-                // What has been begun ends as it does, and nothing that they begin now gets in.
-                let _word = tasks::ask(asked, io.reply_by(OTHER, Token::request(head)));
+            let aborted: Vec<_> = change.aborted.into_iter().filter(|nexus| *nexus != unit.nexus()).collect();
+            // Nobody can say when commands have ended whose end would be told of.
+            if state.others_of(path, |nexus| aborted.contains(&nexus)).lost.iter().any(|tasks| !tasks.end()) {
+                return Ok(Changed::Not);
+            }
+            if unit.logical.are_stored(&state.reservations, &next) {
+                state.storing = true;
+                return Ok(Changed::Stored(next, change.attentions, aborted));
+            }
+            state.reservations = next;
+            change.attentions.iter().for_each(|(nexus, what)| state.tell_nexus(*nexus, *what));
+            Ok(Changed::Now(aborted))
+        });
+        match changed {
+            Ok(Changed::Not) => self.busy(head, io),
+            Ok(Changed::Now(aborted)) => {
+                self.keep(head, Work::Reserve(Box::new(Reserve { moved, aborted, place, is_stored: true })));
+                self.wait_for_preempted(head, io);
+            }
+            Ok(Changed::Stored(next, attentions, aborted)) => {
+                self.keep(head, Work::Reserve(Box::new(Reserve { moved, aborted, place, is_stored: false })));
+                // Rings find it before whoever asks is told.
+                unit.logical.clone().store_elsewhere(next, attentions, io.reply(Token::request(head)));
                 self.turns.trace.pending(head, io);
             }
-            (changed, _) => self.reserved(head, changed.map(drop), moved, io),
+            Err(refused) => self.refuse(head, refused, io),
+        }
+    }
+
+    /// Reservations have changed. What has been begun by those who were preempted ends as it does, and nothing that they begin now gets in.
+    fn wait_for_preempted(&mut self, head: u16, io: &mut Io<'_>) {
+        let Some(unit) = self.entry_of(head).map(|entry| entry.unit.clone()) else { return };
+        let Work::Reserve(reserve) = &self.ring.slot(head).request.work else { return };
+        let moved = reserve.moved;
+        if reserve.aborted.is_empty() {
+            return self.good(head, moved, 0, io);
+        }
+        let asked = Asked::default().and(unit.others_of(|nexus| reserve.aborted.contains(&nexus)));
+        let _word = tasks::ask(asked, io.reply_by(OTHER, Token::request(head)));
+        self.turns.trace.pending(head, io);
+    }
+
+    /// The change is stored, or all who were asked have said their word.
+    pub(super) fn go_on_reserving(&mut self, head: u16, result: i32, io: &mut Io<'_>) {
+        let Some(unit) = self.entry_of(head).map(|entry| entry.unit.clone()) else { return };
+        let Work::Reserve(reserve) = &mut self.ring.slot(head).request.work else { return };
+        let moved = reserve.moved;
+        if !std::mem::replace(&mut reserve.is_stored, true) {
+            return if result == 0 { self.wait_for_preempted(head, io) } else { self.check(head, Sense::INTERNAL, io) };
+        }
+        if result == word::GIVEN_UP {
+            // One of them has a command under way of which nobody can say when it ends.
+            return self.check(head, MAY_BE_DONE, io);
+        }
+        // A ring that fell while it was asked may not have heard of it.
+        if unit.others_of(|nexus| reserve.aborted.contains(&nexus)).lost.is_empty() {
+            self.good(head, moved, 0, io);
+        } else {
+            self.wait_for_preempted(head, io);
         }
     }
 
@@ -68,14 +128,11 @@ impl ScsiRing {
     fn change_reserved(&mut self, head: u16, f: fn(&mut State, Nexus) -> Result<(), Refused>, io: &Io<'_>) {
         let Some(entry) = self.entry_of(head) else { return };
         let nexus = entry.unit.nexus();
-        let changed = entry.unit.logical.change(|state| f(state, nexus));
-        self.reserved(head, changed, 0, io);
-    }
-
-    fn reserved(&mut self, head: u16, changed: Result<(), Refused>, moved: u64, io: &Io<'_>) {
+        let changed = entry.unit.logical.change(|state| (!state.storing).then(|| f(state, nexus)));
         match changed {
-            Ok(()) => self.good(head, moved, 0, io),
-            Err(refused) => self.refuse(head, refused, io),
+            None => self.busy(head, io),
+            Some(Ok(())) => self.good(head, 0, 0, io),
+            Some(Err(refused)) => self.refuse(head, refused, io),
         }
     }
 

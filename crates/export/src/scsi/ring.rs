@@ -2,6 +2,7 @@
 
 use super::kind::Kind;
 use super::logical::{Logical, View};
+use super::lost::Lost;
 use super::port::Port;
 use super::request::ScsiRequest;
 use super::tasks::{Question, Which, Word};
@@ -55,6 +56,8 @@ pub(super) struct Entry {
     in_flight: u32,
     /// It is not in the device any more.
     gone: bool,
+    /// The ring has fallen with some.
+    lost: Option<Lost>,
 }
 
 impl Entry {
@@ -62,7 +65,7 @@ impl Entry {
         let storage = unit.driven()?;
         let (version, View { facts, attention, gate }) = unit.view();
         let logical = unit.logical.clone();
-        Ok(Entry { unit, logical, storage, version, facts, attention, gate, in_flight: 0, gone: false })
+        Ok(Entry { unit, logical, storage, version, facts, attention, gate, in_flight: 0, gone: false, lost: None })
     }
 
     /// Knows of all that has changed.
@@ -244,7 +247,7 @@ impl ScsiRing {
                 self.wait_for(Fence { which, until, left, except: Vec::new(), word });
             }
             Question::EndOfTaken => {
-                let waits = |request: &ScsiRequest| matches!(request.work, Work::Preempt { .. });
+                let waits = |request: &ScsiRequest| matches!(&request.work, Work::Reserve(reserve) if reserve.fences());
                 let except: Vec<_> = self.tasks(which).filter(|it| waits(it)).map(|request| request.number).collect();
                 let left = self.tasks(which).count() - except.len();
                 self.wait_for(Fence { which, until: self.taken, left, except, word });
@@ -521,9 +524,19 @@ impl Attachment for ScsiRing {
     }
 
     /// Requests of other rings may stand behind those of this one.
-    fn lost(&mut self) {
-        // What its disks do for it goes on: nobody can say when that has ended.
-        self.fences.iter().filter(|fence| fence.left > 0).for_each(|fence| fence.word.give_up());
+    fn lost(&mut self, is_dropped: bool) {
+        // What its disks do for it goes on, and is waited for by those who ask from now on as by those who have asked.
+        let counters = &self.turns.figures;
+        for entry in self.entries.iter_mut().flatten().filter(|entry| entry.in_flight > 0) {
+            let lost = entry.lost.get_or_insert_with(|| Lost::on(entry.unit.clone(), counters.clone()));
+            if !is_dropped {
+                lost.never_end();
+            }
+        }
+        self.fences.retain(|fence| fence.left > 0);
+        if !is_dropped {
+            self.fences.iter().for_each(|fence| fence.word.give_up());
+        }
         for slot in self.ring.slots.iter_mut().filter(|slot| slot.busy) {
             slot.request.task.lost();
             slot.request.pass_turn();

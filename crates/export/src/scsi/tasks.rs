@@ -6,6 +6,8 @@
 //! That may take as long as a disk does, and nobody waits for it on a thread: each ring is asked between two turns of its worker, and the
 //! last that has said its word completes the request.
 
+use super::logical::Others;
+use super::lost::LostTasks;
 use super::ring::ScsiRing;
 use crate::Ring;
 use crate::label::Keeper;
@@ -59,7 +61,8 @@ pub(crate) mod word {
 }
 
 /// The answer of several rings to one question. It is complete when none of them has it any more: a ring that ends leaves no task
-/// but to its next life, and then [gives it up](Word::give_up), and so does one that is lost with some.
+/// but to its next life, and then [gives it up](Word::give_up). One that falls keeps it until what it had begun has ended, and gives it
+/// up if nobody can say when that is.
 pub(crate) struct Word {
     reply: Mutex<Option<Reply>>,
     found: AtomicBool,
@@ -98,22 +101,50 @@ impl Drop for Word {
     }
 }
 
-/// Asks all rings of these devices, each after tasks as they are called there, and waits for none: `reply` completes with a [`word`]. For
-/// a worker.
-pub(crate) fn ask(asked: Vec<(Arc<dyn Keeper>, Which, Question)>, reply: Reply) -> Weak<Word> {
+/// Those to ask, each after tasks as they are called there.
+#[derive(Default)]
+pub(crate) struct Asked {
+    keepers: Vec<(Arc<dyn Keeper>, Which, Question)>,
+    lost: Vec<Arc<LostTasks>>,
+}
+
+impl Asked {
+    /// The rings of this device.
+    pub(crate) fn own(keeper: Option<Arc<dyn Keeper>>, which: Which, question: Question) -> Asked {
+        Asked { keepers: keeper.into_iter().map(|keeper| (keeper, which, question)).collect(), lost: Vec::new() }
+    }
+
+    /// And others, for the end of their tasks.
+    #[must_use]
+    pub(crate) fn and(mut self, others: Others) -> Asked {
+        let keepers = others.keepers.into_iter();
+        self.keepers.extend(keepers.map(|(keeper, which)| (keeper, which, Question::EndOfTaken)));
+        self.lost.extend(others.lost);
+        self
+    }
+}
+
+/// Asks them all, and waits for none: `reply` completes with a [`word`]. For a worker.
+pub(crate) fn ask(asked: Asked, reply: Reply) -> Weak<Word> {
     let word = Arc::new(Word { reply: Mutex::new(Some(reply)), found: AtomicBool::new(false) });
-    for (keeper, which, question) in asked {
+    for (keeper, which, question) in asked.keepers {
         let rings = keeper.rings();
         for (_, running) in rings.running() {
-            let word = word.clone();
+            let theirs = word.clone();
             let ask = move |ring: &mut Ring, _: &mut engine::Io<'_>| {
                 if let Some(ring) = ring.of::<ScsiRing>() {
-                    ring.asked(which, question, word);
+                    ring.asked(which, question, theirs);
                 }
             };
             // One that has gone drops its part of the question with it. It may hear of it late: this is no matter of who asks.
-            let _told = rings.engine().order_ring(running.id, ask);
+            let is_gone = rings.engine().order_ring(running.id, ask).is_err();
+            let is_lost = || asked.lost.iter().any(|tasks| tasks.are_of(&running.page));
+            if is_gone && running.page.in_flight() > 0 && !is_lost() {
+                // It falls at this moment, with what its page shows.
+                word.give_up();
+            }
         }
     }
+    asked.lost.iter().for_each(|tasks| tasks.wait(&word));
     Arc::downgrade(&word)
 }

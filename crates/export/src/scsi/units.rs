@@ -1,16 +1,16 @@
 //! The logical units of a device, which all its rings share.
 
 use super::Which;
-use super::logical::{Logical, LogicalUnits, ReservationStatus, State, View};
+use super::logical::{Logical, LogicalUnits, Others, ReservationStatus, State, View};
+use super::lost::LostTasks;
 use super::port::Port;
 use crate::ExportError;
-use crate::label::Keeper;
 use crate::queue::Broken;
 use device::scsi::{Attention, Identity, Limits, Mode, Nexus, Rotation, Sense, UnitSettings, UnmapLimits};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
-use storage::{Description, Storage, VolumeStatus};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+use storage::{Description, RecordFile, Storage, VolumeStatus};
 use values::Lun;
 
 /// Bytes of one read or write, at most: what the device says of itself to drivers, in sectors.
@@ -34,6 +34,8 @@ pub struct UnitOptions {
     pub serial: String,
     /// What stands behind it.
     pub storage: Arc<dyn Storage>,
+    /// What keeps its reservations over a loss of power, if anything does.
+    pub kept: Option<Arc<RecordFile>>,
 }
 
 /// A logical unit as it is at one moment.
@@ -57,6 +59,17 @@ pub struct UnitStatus {
     pub reservation: Option<ReservationStatus>,
     /// Its intent log, if it has one.
     pub volume: Option<Box<VolumeStatus>>,
+}
+
+/// Looks after a unit: requests may be under way on it that outlast its device.
+#[derive(Debug, Clone)]
+pub struct UnitWatch(Weak<Unit>);
+
+impl UnitWatch {
+    /// Whether anybody has the unit: its device, or requests.
+    pub fn is_held(&self) -> bool {
+        self.0.strong_count() > 0
+    }
 }
 
 /// What all units of a device have in common.
@@ -136,8 +149,18 @@ impl Unit {
     }
 
     /// Whom to ask for tasks of other devices, of those nexuses.
-    pub(crate) fn others_of(&self, is_one: impl Fn(Nexus) -> bool) -> Vec<(Arc<dyn Keeper>, Which)> {
+    pub(crate) fn others_of(&self, is_one: impl Fn(Nexus) -> bool) -> Others {
         self.logical.look(|state| state.others_of(self.path, is_one))
+    }
+
+    /// A ring of the device has fallen with these tasks under way.
+    pub(super) fn lose(&self, tasks: Arc<LostTasks>) {
+        self.change(|state, path| state.lose(path, tasks));
+    }
+
+    /// They have ended.
+    pub(super) fn find(&self, tasks: &Arc<LostTasks>) {
+        self.change(|state, path| state.find(path, tasks));
     }
 
     /// Takes the storage's capacity over: whether it is another one than the driver knows.
@@ -275,8 +298,8 @@ impl Units {
     }
 
     /// Whom to ask for tasks of other devices on these units.
-    pub(crate) fn others_on(&self, which: Which) -> Vec<(Arc<dyn Keeper>, Which)> {
-        self.of(which).iter().flat_map(|unit| unit.others_of(|_| true)).collect()
+    pub(crate) fn others_on(&self, which: Which) -> Others {
+        Others::of(self.of(which).iter().map(|unit| unit.others_of(|_| true)))
     }
 
     /// Resets these units, of which no task is under way, for all their drivers.
@@ -315,15 +338,17 @@ impl Units {
         self.common.write_back_changeable && self.list().values().all(has_one)
     }
 
-    /// An earlier life of the device has left them so.
+    /// An earlier life of the device has left them so. Where another device has the unit already, its driver may have changed that.
     pub(crate) fn turn_write_caches_on(&self) {
         if !self.common.write_back_changeable {
             return;
         }
         for unit in self.list().values() {
             unit.change(|state, _| {
-                let mode = Mode { write_cache: true, ..state.facts.mode() };
-                state.facts.set_mode(mode);
+                if state.is_first() {
+                    let mode = Mode { write_cache: true, ..state.facts.mode() };
+                    state.facts.set_mode(mode);
+                }
             });
         }
     }
@@ -342,6 +367,10 @@ impl Units {
     /// Another storage stands behind the unit that has this one.
     pub(crate) fn set_storage(&self, before: &Arc<dyn Storage>, storage: &Arc<dyn Storage>) {
         self.list().values().for_each(|unit| unit.logical.set_storage(before, storage));
+    }
+
+    pub(crate) fn watch(&self) -> BTreeMap<Lun, UnitWatch> {
+        self.list().values().map(|unit| (unit.lun, UnitWatch(Arc::downgrade(unit)))).collect()
     }
 
     pub(crate) fn status(&self) -> Vec<UnitStatus> {

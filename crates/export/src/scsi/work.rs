@@ -2,7 +2,7 @@
 
 use super::logical::Waiting;
 use super::swaps::SwapTurn;
-use device::scsi::Compare;
+use device::scsi::{Compare, Nexus};
 use libc::iovec;
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -39,14 +39,8 @@ pub(crate) enum Work {
     Repeat(Box<Repeat>),
     /// A comparison, or the answer.
     Swap(Box<Swap>),
-    /// The answer: commands of those who were preempted have ended.
-    Preempt {
-        /// Bytes of the parameter list.
-        moved: u64,
-        /// Its place among those that wait.
-        #[expect(dead_code, reason = "is free when the command has ended")]
-        place: Waiting,
-    },
+    /// The answer: a change of reservations is stored, and commands of those who were preempted have ended.
+    Reserve(Box<Reserve>),
     /// The answer, which somebody else has by then.
     Look(Box<Look>),
 }
@@ -62,9 +56,30 @@ impl Work {
             | Work::ReadBehindFlush { .. }
             | Work::Stop
             | Work::Ranges(_)
-            | Work::Preempt { .. }
+            | Work::Reserve(_)
             | Work::Look(_) => 0,
         }
+    }
+}
+
+/// A change of reservations.
+#[derive(Debug)]
+pub(crate) struct Reserve {
+    /// Bytes of the parameter list.
+    pub(crate) moved: u64,
+    /// Whose commands have to end, those of its own driver not counted.
+    pub(crate) aborted: Vec<Nexus>,
+    /// Its place among those that wait for them.
+    #[expect(dead_code, reason = "is free when the command has ended")]
+    pub(crate) place: Option<Waiting>,
+    /// It is stored, or does not have to be.
+    pub(crate) is_stored: bool,
+}
+
+impl Reserve {
+    /// Whether it waits for commands of others.
+    pub(crate) fn fences(&self) -> bool {
+        !self.aborted.is_empty()
     }
 }
 

@@ -132,12 +132,14 @@ fn resume(daemon: &Daemon, state: &mut State, incoming: &mut Incoming, stop: &Se
         let left = daemon.logical_units.leave_reservations(LogicalUnitName { disk, export }, &bytes);
         lost.extend(left.err().map(|error| format!("{what}: {error}")));
     }
-    for state::Disk { description, storage } in std::mem::take(&mut state.disks) {
+    for disk in std::mem::take(&mut state.disks) {
+        let description = disk.description.clone();
         let name = description.name.clone();
-        let kept = restore::contents(&storage, incoming);
+        let kept = restore::disk(&disk, incoming);
         let begun = kept.and_then(|kept| daemon.add_disk(description, kept).map_err(|error| error.to_string()));
         lost.extend(begun.err().map(|error| format!("disk {name}: {error}")));
     }
+    expect_units(daemon, &state.exports);
     let mut sessions = Vec::new();
     for export in std::mem::take(&mut state.exports) {
         let (name, session) = (export.description.name.clone(), export.session.is_some());
@@ -153,6 +155,7 @@ fn resume(daemon: &Daemon, state: &mut State, incoming: &mut Incoming, stop: &Se
             Err(error) => lost.push(format!("export {name}: {error}")),
         }
     }
+    daemon.logical_units.expect_no_more();
     let (mut resumed, mut rings) = (0, 0);
     let end = Instant::now() + RESUME_PATIENCE;
     for (name, fate) in sessions {
@@ -163,6 +166,17 @@ fn resume(daemon: &Daemon, state: &mut State, incoming: &mut Incoming, stop: &Se
     }
     let pause_us = monotonic_ns().saturating_sub(state.paused_ns) / 1000;
     Takeover { from: state.program.clone(), pause_us, sessions: resumed, rings, lost }
+}
+
+/// Guests that go on before others do see the shared disks of these as they were.
+fn expect_units(daemon: &Daemon, exports: &[state::Export]) {
+    for export in exports {
+        for unit in &export.description.luns {
+            if daemon.disks.get(&unit.disk).is_ok_and(|(disk, _)| disk.is_shared()) {
+                daemon.logical_units.expect(&unit.disk, export.port.unwrap_or(1));
+            }
+        }
+    }
 }
 
 /// How a session went on.

@@ -58,8 +58,16 @@ fn storage(handed: Handed, name: &str, out: &mut Outgoing) -> state::Storage {
 /// No more descriptors.
 pub(super) fn disk(disk: &Disk, out: &mut Outgoing) -> Result<state::Disk, String> {
     let handed = disk.storage().hand_over().map_err(|error| error.to_string())?;
-    let description = NewDisk { name: disk.name().to_owned(), storage: disk.spec(), shared: disk.is_shared() };
-    Ok(state::Disk { description, storage: storage(handed, disk.name(), out) })
+    let kept = disk.reservations();
+    let description = NewDisk {
+        name: disk.name().to_owned(),
+        storage: disk.spec(),
+        shared: disk.is_shared(),
+        reservations: kept.map(|file| file.path().to_owned()),
+    };
+    let kept = kept.map(|file| file.hand_over()).transpose().map_err(|error| error.to_string())?;
+    let reservations = kept.map(|fd| out.give(fd, format!("reservations of {}", disk.name())));
+    Ok(state::Disk { description, storage: storage(handed, disk.name(), out), reservations })
 }
 
 /// What guests have reserved.

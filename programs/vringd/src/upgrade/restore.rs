@@ -3,7 +3,7 @@
 use super::descriptors::Incoming;
 use super::{envelope, state};
 use crate::clients::Server;
-use crate::prepared::{Begun, Contents, Prepared};
+use crate::prepared::{Begun, Contents, DiskContents, Prepared};
 use control::model::Tls;
 use engine::WorkerSpec;
 use export::{Carried, FuseSession, SessionCounts, Socket, StreamListener};
@@ -11,9 +11,10 @@ use passthrough::Adopted;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use storage::Handed;
+use storage::{Handed, RecordFile};
 use tls::Certificates;
 use vhost_user::{Endpoint, InflightState, LogState, RegionState, Resume, RingState, SessionState, SocketFile};
 use zeroize::Zeroizing;
@@ -58,7 +59,8 @@ pub(super) fn export(export: state::Export, incoming: &mut Incoming, resumed: Re
         },
         last_error: export.last_error,
         write_back: export.write_back,
-        port: export.port,
+        // A number that is left out is 1.
+        port: Some(export.port.unwrap_or(1)),
         shown: export.shown,
         fuse,
     };
@@ -81,8 +83,17 @@ fn certificates(about: &Tls, memory: OwnedFd) -> Result<Arc<Certificates>, Strin
 ///
 /// # Errors
 /// A descriptor that is missing.
-pub(super) fn contents(kept: &state::Storage, incoming: &mut Incoming) -> Result<Contents, String> {
+fn contents(kept: &state::Storage, incoming: &mut Incoming) -> Result<Contents, String> {
     handed(kept, incoming).map(Contents::Handed)
+}
+
+/// A disk apart from exports.
+pub(super) fn disk(kept: &state::Disk, incoming: &mut Incoming) -> Result<DiskContents, String> {
+    let storage = contents(&kept.storage, incoming)?;
+    let fd = incoming.take_if(kept.reservations)?;
+    let path = kept.description.reservations.as_deref().unwrap_or(Path::new(""));
+    let reservations = fd.map(|fd| RecordFile::adopt(path, fd)).transpose().map_err(|error| error.to_string())?;
+    Ok(DiskContents { storage, reservations })
 }
 
 fn handed(kept: &state::Storage, incoming: &mut Incoming) -> Result<Handed, String> {

@@ -73,7 +73,7 @@ fn disk() -> Disk {
     let text = "name = 'base'\nstorage = { kind = 'file', path = '/base.img', read_only = true }\nshared = true\n";
     let seen = Some(seen());
     let storage = Storage { data: Some(28), lock: Some(29), log: None, memory: None, seen, ..storage() };
-    Disk { description: toml::from_str(text).unwrap(), storage }
+    Disk { description: toml::from_str(text).unwrap(), storage, reservations: Some(31) }
 }
 
 fn export() -> Export {

@@ -108,6 +108,9 @@ pub(crate) struct Disk {
     /// The description that opens it as it is now.
     pub(crate) description: NewDisk,
     pub(crate) storage: Storage,
+    /// What keeps its reservations over a loss of power, and the lock on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reservations: Option<Number>,
 }
 
 /// Reservations of a logical unit.

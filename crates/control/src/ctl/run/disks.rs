@@ -26,6 +26,10 @@ impl Session<'_> {
             DiskCommand::Commit(chain) => self.commit(chain),
             DiskCommand::Pull(pull) => self.pull(pull),
             DiskCommand::Bitmap(command) => self.bitmap(command),
+            DiskCommand::BreakReservations { name } => {
+                let target = format!("{}/reservations", target(name));
+                self.order(Method::DELETE, &target, &format!("nobody has reserved disk {name} any more"))
+            }
             DiskCommand::Remove { name } => self.order(Method::DELETE, &target(name), &format!("removed disk {name}")),
         }
     }

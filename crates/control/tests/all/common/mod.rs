@@ -313,7 +313,7 @@ impl Daemon for Fake {
             let owner = User::Export(export.name.clone());
             let storage = export.storage.clone().filter(|_| export.disk.is_none())?;
             let (name, users) = (export.name.clone(), vec![owner.clone()]);
-            Some(Disk { name, owner: Some(owner), storage, shared: false, users })
+            Some(Disk { name, owner: Some(owner), storage, shared: false, reservations: None, users })
         };
         disks.extend(books.exports.iter().filter_map(own));
         Ok(disks)
@@ -354,7 +354,7 @@ impl Daemon for Fake {
             return Err(DiskError::Exists { name: new.name }.into());
         }
         let storage = storage_info(512, &new.storage)?;
-        let disk = Disk { name: new.name, owner: None, storage, shared: new.shared, users: vec![] };
+        let disk = Disk { name: new.name, owner: None, storage, shared: new.shared, reservations: None, users: vec![] };
         self.books.lock().unwrap().disks.push(disk.clone());
         Ok(disk)
     }
@@ -376,6 +376,10 @@ impl Daemon for Fake {
         }
         drop(books);
         self.disk(name)
+    }
+
+    fn disk_break_reservations(&self, name: &str) -> Result<(), ApiError> {
+        self.disk(name).map(drop)
     }
 
     fn disk_remove(&self, name: &str) -> Result<(), ApiError> {

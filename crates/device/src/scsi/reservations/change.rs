@@ -151,6 +151,19 @@ impl Reservations {
     /// CLEAR.
     fn clear(&mut self, nexus: Nexus, change: &mut Change) {
         self.tell_others(nexus, Attention::ReservationsPreempted, change);
+        self.forget_all();
+    }
+
+    /// Ends all reservations and registrations, and that of RESERVE, as whoever operates the unit wants it: everybody who was registered
+    /// hears of that as of a CLEAR.
+    pub fn break_all(&mut self) -> Change {
+        let told = self.registrations.keys().map(|nexus| (*nexus, Attention::ReservationsPreempted)).collect();
+        self.reserved = None;
+        self.forget_all();
+        Change { attentions: told, aborted: Vec::new() }
+    }
+
+    fn forget_all(&mut self) {
         self.reservation = None;
         self.registrations.clear();
         self.count_generation();

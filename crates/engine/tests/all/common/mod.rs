@@ -355,7 +355,7 @@ impl Ring for FakeRing {
         self.front.kick_wanted.store(false, Ordering::SeqCst);
     }
 
-    fn lost(&mut self, why: &Panic) {
+    fn lost(&mut self, why: &Panic, _is_dropped: bool) {
         self.front.lost.lock().unwrap().push(why.clone());
     }
 

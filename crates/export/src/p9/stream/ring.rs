@@ -210,7 +210,7 @@ impl Attachment for StreamRing {
         self.follow_end();
     }
 
-    fn lost(&mut self) {
+    fn lost(&mut self, _is_dropped: bool) {
         self.pipe.lost();
         self.slots.iter_mut().for_each(Slot::abandon);
     }

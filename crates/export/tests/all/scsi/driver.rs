@@ -45,7 +45,8 @@ pub(super) struct Server {
 
 /// A unit as tests want it.
 pub(super) fn unit(lun: &str, disk: &str, storage: Arc<dyn Storage>) -> UnitOptions {
-    UnitOptions { lun: lun.parse().unwrap(), disk: disk.to_owned(), is_shared: false, serial: disk.to_owned(), storage }
+    let (disk, serial) = (disk.to_owned(), disk.to_owned());
+    UnitOptions { lun: lun.parse().unwrap(), disk, is_shared: false, serial, storage, kept: None }
 }
 
 /// One whose disk other devices may have, too.

@@ -8,7 +8,7 @@ use export::{ExportError, LogicalUnitName, LogicalUnits, UnitOptions};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use storage::{Operation, Storage};
+use storage::{Operation, RecordFile, Storage};
 use testkit::storage as kit;
 
 const DISK_BYTES: u64 = 1 << 20;
@@ -51,6 +51,15 @@ fn keys(driver: &mut Driver, lun: &str) -> Vec<u64> {
     let mut keys: Vec<_> = answer[8..].chunks(8).map(|key| u64::from_be_bytes(key.try_into().unwrap())).collect();
     keys.sort_unstable();
     keys
+}
+
+/// The numbers of the ports by which it is reached (REPORT TARGET PORT GROUPS).
+fn ports(driver: &mut Driver, lun: &str) -> Vec<u16> {
+    let groups = driver.ask(lun, &[0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 0, 64, 0, 0], &[], 64).good();
+    let all = groups[12..].chunks(4).map(|port| u16::from_be_bytes([port[2], port[3]]));
+    let mut all: Vec<_> = all.take(groups[11].into()).collect();
+    all.sort_unstable();
+    all
 }
 
 #[test]
@@ -194,6 +203,82 @@ fn a_few_fences_wait_at_a_time() {
     a.end(write).good();
 }
 
+/// The first device's driver has a command under way that another thread does (GET LBA STATUS).
+fn begins(storage: &Scripted, driver: &mut Driver) {
+    storage.hold_looks(true);
+    driver.begin(3, A, &[0x9e, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 64, 0, 0], &[], 64);
+    eventually("it is under way", || storage.looks() > 0);
+}
+
+/// Its ring falls.
+fn falls(storage: &Scripted, server: &Server, driver: &mut Driver) {
+    storage.hold(|operation| {
+        assert!(!matches!(operation, Operation::Read { .. }), "the ring falls");
+        false
+    });
+    driver.begin(3, A, &read_10(0, 1), &[], 512);
+    eventually("it is told", || server.export.failure().is_some_and(|why| why.contains("the ring falls")));
+}
+
+#[test]
+fn a_fence_waits_for_what_a_ring_had_begun_that_falls() {
+    for falls_first in [false, true] {
+        let storage = Scripted::new(DISK_BYTES);
+        let (one, _other, mut a, mut b) = pair(storage.clone());
+        a.reserve_out(A, (REGISTER, 0), [0, 0xa], 0).good();
+        b.reserve_out(B, (REGISTER, 0), [0, 0xb], 0).good();
+        begins(&storage, &mut a);
+        if falls_first {
+            falls(&storage, &one, &mut a);
+        }
+        let (cdb, list) = reserve_out((PREEMPT_AND_ABORT, WRITE_EXCLUSIVE), [0xb, 0xa], 0);
+        let fence = b.begin(2, B, &cdb, &list, 0);
+        eventually("it is out", || keys(&mut b, B) == [0xb]);
+        if !falls_first {
+            a.hears(A, (6, 0x2a, 5));
+            falls(&storage, &one, &mut a);
+        }
+        let reset = b.manage(LOGICAL_UNIT_RESET, B, 0);
+        std::thread::sleep(A_WHILE);
+        assert_eq!((b.has_answer(2), b.has_answer(0)), (false, false), "they wait for what is under way");
+        storage.hold_looks(false);
+        b.end(fence).good();
+        assert_eq!(b.managed(reset), COMPLETE);
+    }
+}
+
+/// A ring that has moved may have something under way where it was before, and is never let go of.
+#[test]
+fn nobody_is_fenced_of_whom_nobody_can_say_that_he_is_out() {
+    for falls_first in [false, true] {
+        let storage = Scripted::new(DISK_BYTES);
+        let (one, _other, mut a, mut b) = pair(storage.clone());
+        a.reserve_out(A, (REGISTER, 0), [0, 0xa], 0).good();
+        b.reserve_out(B, (REGISTER, 0), [0, 0xb], 0).good();
+        begins(&storage, &mut a);
+        for worker in [0, 1] {
+            one.export.attach(3, worker).unwrap();
+        }
+        if falls_first {
+            falls(&storage, &one, &mut a);
+            let refused = b.reserve_out(B, (PREEMPT_AND_ABORT, WRITE_EXCLUSIVE), [0xb, 0xa], 0);
+            assert_eq!(refused.status, 8, "BUSY");
+            assert_eq!(keys(&mut b, B), [0xa, 0xb], "and nothing has changed");
+            // Whoever waits for nothing may go on.
+            b.reserve_out(B, (PREEMPT, WRITE_EXCLUSIVE), [0xb, 0xa], 0).good();
+            assert_eq!(keys(&mut b, B), [0xb]);
+        } else {
+            let (cdb, list) = reserve_out((PREEMPT_AND_ABORT, WRITE_EXCLUSIVE), [0xb, 0xa], 0);
+            let fence = b.begin(2, B, &cdb, &list, 0);
+            eventually("it is out", || keys(&mut b, B) == [0xb]);
+            a.hears(A, (6, 0x2a, 5));
+            falls(&storage, &one, &mut a);
+            assert_eq!(b.end(fence).sense_code(), (0xb, 0, 0));
+        }
+        storage.hold_looks(false);
+    }
+}
+
 /// Whether the guest of the first device is.
 fn is_registered(server: &Server) -> bool {
     let reservation = server.export.units().unwrap()[0].reservation.clone();
@@ -260,9 +345,9 @@ fn each_hears_of_what_the_other_has_changed() {
     assert_eq!(b.write(B, 0, &[2; 512]).status, 2);
     b.ask(B, &[0x1b, 0, 0, 0, 1, 0], &[], 0).good();
     a.write(A, 0, &[1; 512]).good();
-    for (driver, lun, server) in [(&mut a, A, &one), (&mut b, B, &other)] {
-        let groups = driver.ask(lun, &[0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 0, 64, 0, 0], &[], 64).good();
-        assert_eq!((groups[11], groups[15], groups[19]), (2, 1, 2), "two ports");
+    let seen = ports(&mut a, A);
+    assert_eq!((seen.len(), &seen), (2, &ports(&mut b, B)));
+    for server in [&one, &other] {
         let name = server.export.units().unwrap()[0].disk.clone();
         assert_eq!(name, "shared");
     }
@@ -273,9 +358,67 @@ fn each_hears_of_what_the_other_has_changed() {
     let full = a.ask(A, &[0x5e, 3, 0, 0, 0, 0, 0, 0, 255, 0], &[], 255).good();
     let (first, second) = (&full[8..56], &full[56..104]);
     assert_ne!(first[24..], second[24..], "TransportIDs");
-    let mut ports = [first[19], second[19]];
-    ports.sort_unstable();
-    assert_eq!(ports, [1, 2]);
+    let mut registered = [&first[18..20], &second[18..20]].map(|port| u16::from_be_bytes(port.try_into().unwrap()));
+    registered.sort_unstable();
+    assert_eq!(registered, *seen);
+}
+
+#[test]
+fn a_device_that_comes_back_is_the_same_initiator_whatever_came_between() {
+    let disk = Arc::new(memory(DISK_BYTES));
+    let (one, other, a, mut b) = pair(disk.clone());
+    b.reserve_out(B, (REGISTER, 0), [0, 0xb], 0).good();
+    b.reserve_out(B, (RESERVE, EXCLUSIVE_ACCESS), [0xb, 0], 0).good();
+    drop((b, other));
+    let between = one.beside("between", vec![shared_unit("0", "shared", disk.clone())]).unwrap();
+    let other = one.beside("other", vec![shared_unit("1:7", "shared", disk)]).unwrap();
+    let mut b = other.driver();
+    b.hears(B, (6, 0x29, 0));
+    b.write(B, 0, &[1; 512]).good();
+    drop((a, between));
+}
+
+/// All devices of a daemon go on, one after the other: a guest does not see those go and come that do so behind its own.
+#[test]
+fn devices_that_are_expected_again_are_there() {
+    let disk = Arc::new(memory(DISK_BYTES));
+    let (_one, _other, mut a, _b) = pair(disk.clone());
+    let were = ports(&mut a, A);
+    for all_come in [true, false] {
+        let next = LogicalUnits::default();
+        were.iter().for_each(|port| next.expect("shared", *port));
+        let one = Server::going_on(vec![shared_unit("0", "shared", disk.clone())], next.clone());
+        let mut first = one.driver();
+        first.settle("0");
+        assert_eq!(ports(&mut first, "0"), were);
+        let other = all_come.then(|| one.beside("other", vec![shared_unit("0", "shared", disk.clone())]).unwrap());
+        next.expect_no_more();
+        if !all_come {
+            first.hears("0", (6, 0x3f, 3));
+        }
+        first.write("0", 0, &[1; 512]).good();
+        assert_eq!(ports(&mut first, "0").len(), were.len() - usize::from(other.is_none()));
+    }
+}
+
+#[test]
+fn what_is_left_of_a_unit_waits_for_one_that_begins() {
+    let (own, disk) = (Arc::new(memory(DISK_BYTES)), Arc::new(memory(DISK_BYTES)));
+    let (one, _other, mut a, _b) = pair(disk.clone());
+    a.reserve_out(A, (REGISTER, 0), [0, 0xa], 0).good();
+    let next = LogicalUnits::default();
+    let (name, bytes) = one.logical_units.reservations().remove(0);
+    next.leave_reservations(name, &bytes).unwrap();
+    let server = Server::going_on(vec![unit("0", "own", own.clone())], next.clone());
+    let shared = |lun| shared_unit(lun, "shared", disk.clone());
+    let bad = UnitOptions { serial: "\n".to_owned(), ..unit("1", "bad", own) };
+    assert!(server.beside("bad", vec![shared("0"), bad]).is_err());
+    let status = server.beside("good", vec![shared("0")]).unwrap().export.units().unwrap();
+    assert_eq!(status[0].reservation.clone().unwrap().registered.len(), 1);
+    // Not for another disk of the name, at some later time.
+    next.expect_no_more();
+    let status = server.beside("late", vec![shared("0")]).unwrap().export.units().unwrap();
+    assert_eq!(status[0].reservation, None);
 }
 
 #[test]
@@ -320,6 +463,103 @@ fn what_is_registered_outlives_sessions_and_devices_but_not_the_unit() {
     let mut anew = same.driver();
     anew.settle("0");
     assert!(keys(&mut anew, "0").is_empty());
+}
+
+#[test]
+fn what_is_to_survive_a_loss_of_power_does() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("quorum.reservations");
+    let disk: Arc<dyn Storage> = Arc::new(memory(DISK_BYTES));
+    let begin = || {
+        let kept = Some(Arc::new(RecordFile::open(&path).unwrap()));
+        let unit_of = |lun| UnitOptions { kept: kept.clone(), ..shared_unit(lun, "shared", disk.clone()) };
+        let one = Server::new(vec![unit_of("0")]);
+        let other = one.beside("other", vec![unit_of("0")]).unwrap();
+        let (mut a, mut b) = (one.driver(), other.driver());
+        // What they are told first is another test's.
+        for driver in [&mut a, &mut b] {
+            (0..2).for_each(|_| drop(driver.ask("0", &[0; 6], &[], 0)));
+        }
+        (one, other, a, b)
+    };
+    // Of every driver only what it wanted to be kept, by its last registration: all of the unit or nothing.
+    for survives in [1, 0] {
+        let (one, other, mut a, mut b) = begin();
+        let capabilities = a.ask("0", &[0x5e, 2, 0, 0, 0, 0, 0, 0, 8, 0], &[], 8).good();
+        assert_eq!(capabilities[2] & 1, 1, "PTPL_C");
+        a.reserve_out("0", (REGISTER, 0), [0, 0xa], survives).good();
+        b.reserve_out("0", (REGISTER, 0), [0, 0xb], survives).good();
+        a.reserve_out("0", (RESERVE, WRITE_EXCLUSIVE_REGISTRANTS), [0xa, 0], 0).good();
+        b.reserve_out("0", (PREEMPT_AND_ABORT, WRITE_EXCLUSIVE_REGISTRANTS), [0xb, 0xa], 0).good();
+        a.hears("0", (6, 0x2a, 5));
+        drop((a, b, one, other));
+        let (_one, _other, mut a, mut b) = begin();
+        assert_eq!(keys(&mut b, "0"), if survives == 1 { vec![0xb] } else { vec![] });
+        let wrote = a.write("0", 0, &[1; 512]).status;
+        assert_eq!(wrote, if survives == 1 { CONFLICT } else { 0 }, "it is out still");
+        if survives == 1 {
+            b.reserve_out("0", (CLEAR, 0), [0xb, 0], 0).good();
+            assert!(RecordFile::open(&path).is_err(), "it is in use");
+        }
+    }
+    assert_eq!(RecordFile::open(&path).unwrap().record(), b"");
+}
+
+#[test]
+fn reservations_of_guests_that_do_not_come_back_are_broken() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = Arc::new(RecordFile::open(&directory.path().join("quorum.reservations")).unwrap());
+    let disk: Arc<dyn Storage> = Arc::new(memory(DISK_BYTES));
+    let unit_of = || UnitOptions { kept: Some(file.clone()), ..shared_unit("0", "shared", disk.clone()) };
+    let one = Server::new(vec![unit_of()]);
+    let other = one.beside("other", vec![unit_of()]).unwrap();
+    let (mut a, mut b) = (one.driver(), other.driver());
+    b.settle("0");
+    a.hears("0", (6, 0x29, 1));
+    a.hears("0", (6, 0x3f, 3));
+    a.reserve_out("0", (REGISTER, 0), [0, 0xa], 1).good();
+    a.reserve_out("0", (RESERVE, EXCLUSIVE_ACCESS), [0xa, 0], 0).good();
+    assert_eq!(b.ask("0", &read_10(0, 1), &[], 512).status, CONFLICT);
+    assert_ne!(file.record(), b"");
+    one.logical_units.break_reservations("another").unwrap();
+    assert_eq!(b.ask("0", &read_10(0, 1), &[], 512).status, CONFLICT);
+    one.logical_units.break_reservations("shared").unwrap();
+    assert_eq!(file.record(), b"");
+    b.write("0", 0, &[1; 512]).good();
+    a.hears("0", (6, 0x2a, 3));
+    assert!(keys(&mut a, "0").is_empty());
+    // One of SCSI-2, too.
+    a.ask("0", &[0x16, 0, 0, 0, 0, 0], &[], 0).good();
+    assert_eq!(b.ask("0", &read_10(0, 1), &[], 512).status, CONFLICT);
+    one.logical_units.break_reservations("shared").unwrap();
+    b.write("0", 0, &[1; 512]).good();
+}
+
+#[test]
+fn what_cannot_be_stored_is_not_changed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("quorum.reservations");
+    drop(RecordFile::open(&path).unwrap());
+    let kept = Arc::new(RecordFile::adopt(&path, std::fs::File::open(&path).unwrap().into()).unwrap());
+    let disk = UnitOptions { kept: Some(kept), ..shared_unit("0", "shared", Arc::new(memory(DISK_BYTES))) };
+    let server = Server::new(vec![disk]);
+    let mut driver = server.driver();
+    driver.settle("0");
+    assert_eq!(driver.reserve_out("0", (REGISTER, 0), [0, 1], 1).sense_code(), (4, 0x44, 0));
+    assert!(keys(&mut driver, "0").is_empty());
+    driver.reserve_out("0", (REGISTER, 0), [0, 1], 0).good();
+    assert_eq!(keys(&mut driver, "0"), [1]);
+}
+
+#[test]
+fn reservations_that_nobody_can_read_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("quorum.reservations");
+    let file = RecordFile::open(&path).unwrap();
+    file.store(b"something else").unwrap();
+    let line = export::check_reservations(&file).unwrap_err().to_string();
+    let words = "cannot be read: the file is not one of reservations; remove the file, and them with it";
+    assert_eq!(line, format!("the reservations that {} keeps {words}", path.display()));
 }
 
 #[test]
