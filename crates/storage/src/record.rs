@@ -3,7 +3,6 @@
 //!
 //! It needs no more of its process than the descriptor: nothing is made, renamed or removed once it is open.
 
-use crate::jobs::RECORDS;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
@@ -171,10 +170,7 @@ impl RecordFile {
         file.read_exact_at(&mut bytes, 0).map_err(|source| RecordError::Io { path: path.to_owned(), source })?;
         let is_ours = bytes.chunks(SLOT_BYTES).any(|slot| slot.starts_with(&MAGIC));
         match Written::latest(&bytes) {
-            Some(latest) => {
-                RECORDS.prepare();
-                Ok(RecordFile { path: path.to_owned(), file, latest: Mutex::new(latest) })
-            }
+            Some(latest) => Ok(RecordFile { path: path.to_owned(), file, latest: Mutex::new(latest) }),
             None if is_ours => Err(RecordError::Damaged { path: path.to_owned() }),
             None => Err(RecordError::Foreign { path: path.to_owned(), bytes: FILE_BYTES }),
         }

@@ -400,6 +400,9 @@ impl Logical {
             (left, None) => left.unwrap_or_default().into_volatile(),
             (None, Some(kept)) => kept_in(kept)?,
         };
+        if kept.is_some() {
+            RECORDS.prepare();
+        }
         Ok(Logical {
             disk,
             identity,
