@@ -7,8 +7,10 @@ use anyhow::{Context, Result, ensure};
 use http::Method;
 use tests::daemon::{self, Daemon};
 use tests::device::Device;
+use tests::directory_server::{Directory, DirectoryServer};
 use tests::image;
 use tests::lab::Lab;
+use tests::qemu::{self, BootFrom};
 use tests::uml::{Guest, Kernel};
 
 const MIB: u64 = 1 << 20;
@@ -190,9 +192,25 @@ fn sg3_utils_find_what_they_ask_for() -> Result<()> {
         "[[disk]]\nname = 'd'\nstorage = { kind = 'memory', size = '16M' }\n[[export]]\nname = 'vm'\nkind = 'scsi'\n\
          socket = '@DIR@/vm.sock'\nwrite_cache = 'guest'\nluns = [{ lun = 0, disk = 'd', serial = 'S-1' }]\n",
     )?;
-    let device = Device::Scsi { socket: daemon.socket("vm"), queues: 1 };
-    let ended = Guest::boot(&lab, Kernel::Smp(2), &[device], SG3)?.wait(LIMIT)?;
-    ensure!(ended.status == 0, "the script failed:\n{}\nthe daemon said:\n{}", ended.console, daemon.output());
+    let device = |queues| Device::Scsi { socket: daemon.socket("vm"), queues };
+    let failed = |console: &str| format!("the script failed:\n{console}\nthe daemon said:\n{}", daemon.output());
+    let ended = Guest::boot(&lab, Kernel::Smp(2), &[device(1)], SG3)?.wait(LIMIT)?;
+    ensure!(ended.status == 0, failed(&ended.console));
+    // The same over PCI, by another kernel and another frontend; the programs come from a directory.
+    let root = DirectoryServer::start(&lab, &Directory::new(lab.root()).option("--readonly"))?;
+    let programs = Device::Directory { socket: root.socket(), tag: "root".to_owned(), queues: 2 };
+    let script = format!(
+        "mkdir /root-directory
+         mount -t virtiofs root /root-directory
+         mount -t tmpfs tmpfs /root-directory/tmp
+         mount -t proc proc /root-directory/proc
+         mount -t sysfs sys /root-directory/sys
+         mount -t devtmpfs dev /root-directory/dev
+         cat >/root-directory/tmp/script <<'END'\n{SG3}\nEND
+         chroot /root-directory /bin/sh -eu /tmp/script"
+    );
+    let ended = qemu::Guest::boot(&lab, BootFrom::Host, &[device(2), programs], 2, &script)?.wait(LIMIT)?;
+    ensure!(ended.status == 0, failed(&ended.console));
     Ok(())
 }
 

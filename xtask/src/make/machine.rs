@@ -19,8 +19,18 @@ const META_PACKAGE: &str = "linux-image-amd64";
 /// What this kernel has as modules and guests need, each loaded behind what it needs itself: the disk;
 /// QEMU's firmware files, which carry a test's script; 9p, which carries the root file system of the other
 /// guests, and 9p over sockets; the bootable disk's file system and its checksum; what keeps files of 9p on a guest's own disk.
-const MODULES: &[&str] =
-    &["virtio_blk", "qemu_fw_cfg", "9pnet_virtio", "9pnet_fd", "9p", "crc32c_generic", "ext4", "cachefiles"];
+const MODULES: &[&str] = &[
+    "virtio_blk",
+    "virtio_scsi",
+    "sd_mod",
+    "qemu_fw_cfg",
+    "9pnet_virtio",
+    "9pnet_fd",
+    "9p",
+    "crc32c_generic",
+    "ext4",
+    "cachefiles",
+];
 
 /// Init of the initial file system and, linked to `/sbin/init`, of the bootable disk.
 const INIT: &str = include_str!("machine-init.sh");
