@@ -32,7 +32,7 @@ pub enum ExportError {
     ManyCapacities,
     /// requests on LUN {0} are still under way: it is out of the device, and its disk is free when its storage has answered them
     UnitInFlight(values::Lun),
-    /// the reservations that {path} keeps cannot be read: {error}; remove the file, and them with it
+    /// the reservations that {path} keeps cannot be read: {error}; serve them by the program that wrote them, or remove the file, and them with it
     Reservations {
         /// The file.
         path: PathBuf,

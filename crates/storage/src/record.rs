@@ -3,12 +3,12 @@
 //!
 //! It needs no more of its process than the descriptor: nothing is made, renamed or removed once it is open.
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use xxhash_rust::xxh3::xxh3_64;
@@ -31,7 +31,19 @@ pub enum RecordError {
         /// What the system says.
         source: io::Error,
     },
-    /// {path} is in use: another disk or another daemon keeps its reservations there
+    /// cannot make {path}: {source}; make its directory, or name a place where files can be made
+    Make {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// {path} is no regular file: name one, or a file that does not exist
+    NoFile {
+        /// What is there.
+        path: PathBuf,
+    },
+    /// {path} is in use: another disk or another daemon keeps its reservations there, or requests of this disk's former users are under way
     InUse {
         /// The file.
         path: PathBuf,
@@ -99,7 +111,7 @@ impl Written {
         let (slots, _) = file.as_chunks::<SLOT_BYTES>();
         let whole = slots.iter().take(2).zip(0..).filter_map(|(slot, place)| {
             // A copy of a slot in the other's place is nothing that was written.
-            Written::from_bytes(slot).filter(|written| written.slot() == place)
+            Written::from_bytes(slot).filter(|written| written.slot() == place && written.number < NUMBER_MAX)
         });
         whole.max_by_key(|written| written.number)
     }
@@ -110,7 +122,26 @@ impl Written {
 pub struct RecordFile {
     path: PathBuf,
     file: File,
-    latest: Mutex<Written>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// What is there for certain.
+    latest: Written,
+    /// The number of the next writing, which goes into the other slot.
+    next: u64,
+    /// A writing has failed that may be there all the same.
+    is_uncertain: bool,
+}
+
+/// A record that another program goes on with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandedRecord {
+    /// The number of its writing.
+    pub number: u64,
+    /// The record.
+    pub record: Vec<u8>,
 }
 
 impl RecordFile {
@@ -119,24 +150,37 @@ impl RecordFile {
     /// # Errors
     /// It cannot be opened or made, somebody else has it, or it is another kind of file.
     pub fn open(path: &Path) -> Result<RecordFile, RecordError> {
-        let failed = |errno: Errno| RecordError::Open { path: path.to_owned(), source: errno.into() };
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let (fd, is_new) = match rustix::fs::open(path, flags, Mode::empty()) {
-            Err(Errno::NOENT) => {
-                let made = rustix::fs::open(path, flags | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR);
-                (made.map_err(failed)?, true)
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        loop {
+            let fd = match rustix::fs::stat(path) {
+                // Before it is opened: that does something to a device.
+                Ok(about) if FileType::from_raw_mode(about.st_mode) != FileType::RegularFile => {
+                    return Err(RecordError::NoFile { path: path.to_owned() });
+                }
+                Err(Errno::NOENT) => {
+                    match rustix::fs::open(path, flags | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR) {
+                        // Somebody else was faster, or it is a link to nothing.
+                        Err(Errno::EXIST) if rustix::fs::stat(path).is_ok() => continue,
+                        made => {
+                            made.map_err(|errno| RecordError::Make { path: path.to_owned(), source: errno.into() })?
+                        }
+                    }
+                }
+                _ => match rustix::fs::open(path, flags, Mode::empty()) {
+                    Err(Errno::NOENT) => continue,
+                    opened => {
+                        opened.map_err(|errno| RecordError::Open { path: path.to_owned(), source: errno.into() })?
+                    }
+                },
+            };
+            if let Some(opened) = RecordFile::locked(path, fd)? {
+                return Ok(opened);
             }
-            opened => (opened.map_err(failed)?, false),
-        };
-        let opened = RecordFile::locked(path, fd, is_new);
-        if is_new && opened.is_err() {
-            // Nobody asked for a file that keeps nothing.
-            let _ = rustix::fs::unlink(path);
         }
-        opened
     }
 
-    fn locked(path: &Path, fd: OwnedFd, is_new: bool) -> Result<RecordFile, RecordError> {
+    /// Nothing where another file has the path by now.
+    fn locked(path: &Path, fd: OwnedFd) -> Result<Option<RecordFile>, RecordError> {
         let failed = |source: io::Error| RecordError::Io { path: path.to_owned(), source };
         match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => return Err(RecordError::InUse { path: path.to_owned() }),
@@ -144,52 +188,88 @@ impl RecordFile {
         }
         let file = File::from(fd);
         let about = file.metadata().map_err(failed)?;
-        if !about.is_file() || !matches!(about.len(), 0 | FILE_BYTES) {
+        let is_there =
+            rustix::fs::stat(path).is_ok_and(|there| (there.st_dev, there.st_ino) == (about.dev(), about.ino()));
+        if !is_there {
+            return Ok(None);
+        }
+        if about.len() > FILE_BYTES {
             return Err(RecordError::Foreign { path: path.to_owned(), bytes: about.len() });
         }
-        if is_blank(&file, about.len()).map_err(failed)? {
-            RecordFile::begin(&file).map_err(failed)?;
+        let mut contents = vec![0; about.len() as usize];
+        file.read_exact_at(&mut contents, 0).map_err(failed)?;
+        if is_blank(&contents) {
+            RecordFile::begin(path, &file).map_err(|source| {
+                // It is as empty as before, and goes if there was none. Nobody else has it while it is locked.
+                let _ = file.set_len(0);
+                if contents.is_empty() {
+                    let _ = rustix::fs::unlink(path);
+                }
+                failed(source)
+            })?;
+            contents = blank();
         }
-        if is_new {
-            // Its name, too: whoever looks for it after a loss of power finds it.
-            let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed)?;
+        let is_ours = contents.chunks(SLOT_BYTES).any(|slot| slot.starts_with(&MAGIC));
+        match Written::latest(&contents) {
+            Some(latest) => Ok(Some(RecordFile::of(path, file, latest, false))),
+            None if is_ours => Err(RecordError::Damaged { path: path.to_owned() }),
+            None => Err(RecordError::Foreign { path: path.to_owned(), bytes: about.len() }),
         }
-        RecordFile::read(path, file)
     }
 
     /// Writes both slots, without a record: from then on one of them is whole, whatever happens.
-    fn begin(file: &File) -> io::Result<()> {
-        let slots = [2, 1].map(|number| Written { number, record: Vec::new() }.to_bytes());
-        file.write_all_at(&slots.concat(), 0)?;
-        file.sync_all()
+    fn begin(path: &Path, file: &File) -> io::Result<()> {
+        file.write_all_at(&blank(), 0)?;
+        file.sync_all()?;
+        // Its name, too: whoever looks for it after a loss of power finds it.
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(directory)?.sync_all()
     }
 
-    fn read(path: &Path, file: File) -> Result<RecordFile, RecordError> {
-        let mut bytes = vec![0; 2 * SLOT_BYTES];
-        file.read_exact_at(&mut bytes, 0).map_err(|source| RecordError::Io { path: path.to_owned(), source })?;
-        let is_ours = bytes.chunks(SLOT_BYTES).any(|slot| slot.starts_with(&MAGIC));
-        match Written::latest(&bytes) {
-            Some(latest) => Ok(RecordFile { path: path.to_owned(), file, latest: Mutex::new(latest) }),
-            None if is_ours => Err(RecordError::Damaged { path: path.to_owned() }),
-            None => Err(RecordError::Foreign { path: path.to_owned(), bytes: FILE_BYTES }),
+    fn of(path: &Path, file: File, latest: Written, is_uncertain: bool) -> RecordFile {
+        let next = latest.number + 1;
+        RecordFile { path: path.to_owned(), file, state: Mutex::new(State { latest, next, is_uncertain }) }
+    }
+
+    /// Goes on with what [`hand_over`](Self::hand_over) gave, whatever has become of the file since: it is as the record says with the
+    /// next one that is stored.
+    pub fn adopt(path: &Path, fd: OwnedFd, handed: HandedRecord) -> RecordFile {
+        let HandedRecord { number, record } = handed;
+        let number = number.min(NUMBER_MAX);
+        let (file, mut there) = (File::from(fd), Vec::new());
+        let latest = Written { number, record };
+        let is_read = file.metadata().is_ok_and(|about| about.len() == FILE_BYTES) && {
+            there.resize(FILE_BYTES as usize, 0);
+            file.read_exact_at(&mut there, 0).is_ok()
+        };
+        let is_there = is_read && Written::latest(&there).is_some_and(|there| there.record == latest.record);
+        if !is_there {
+            tracing::warn!(path = %path.display(), "a file that keeps reservations was changed by others: it is written anew");
         }
-    }
-
-    /// Goes on with what [`hand_over`](Self::hand_over) gave.
-    ///
-    /// # Errors
-    /// It cannot be read.
-    pub fn adopt(path: &Path, fd: OwnedFd) -> Result<RecordFile, RecordError> {
-        RecordFile::read(path, File::from(fd))
+        let file = RecordFile::of(path, file, latest, !is_there);
+        if !is_there && let Err(error) = file.store(&file.record()) {
+            tracing::error!(path = %path.display(), %error, "reservations cannot be stored");
+        }
+        file
     }
 
     /// What another program goes on with, and the lock with it.
     ///
     /// # Errors
     /// No more descriptors.
-    pub fn hand_over(&self) -> io::Result<OwnedFd> {
-        Ok(self.file.try_clone()?.into())
+    pub fn hand_over(&self) -> io::Result<(OwnedFd, HandedRecord)> {
+        let fd = self.file.try_clone()?.into();
+        let Written { number, record } = self.lock().latest.clone();
+        Ok((fd, HandedRecord { number, record }))
+    }
+
+    /// Gives a file that is this process's own to who is going to serve.
+    ///
+    /// # Errors
+    /// It may not.
+    pub fn give_to(&self, user: u32, group: u32) -> io::Result<()> {
+        let is_own = self.file.metadata()?.uid() == rustix::process::geteuid().as_raw();
+        if is_own { std::os::unix::fs::fchown(&self.file, Some(user), Some(group)) } else { Ok(()) }
     }
 
     /// Where it is.
@@ -197,40 +277,69 @@ impl RecordFile {
         &self.path
     }
 
-    fn lock(&self) -> MutexGuard<'_, Written> {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The record; empty where there is none.
     pub fn record(&self) -> Vec<u8> {
-        self.lock().record.clone()
+        self.lock().latest.record.clone()
+    }
+
+    /// Whether another record may be there than [`record`](Self::record) says, until one is stored.
+    pub fn is_uncertain(&self) -> bool {
+        self.lock().is_uncertain
     }
 
     /// Keeps this record, of [`RECORD_BYTES_MAX`] bytes at most, on stable storage, in place of the one before. Blocks.
     ///
     /// # Errors
-    /// It cannot be written: after a loss of power it is the one or the other.
+    /// It cannot be written. The one before is there, or nobody knows which: see [`is_uncertain`](Self::is_uncertain).
     pub fn store(&self, record: &[u8]) -> io::Result<()> {
         if record.len() > RECORD_BYTES_MAX {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        let mut latest = self.lock();
-        let next = Written { number: latest.number + 1, record: record.to_vec() };
-        self.file.write_all_at(&next.to_bytes(), next.slot() * SLOT_BYTES as u64)?;
+        let mut state = self.lock();
+        let stored = self.write(&mut state, record.to_vec());
+        if stored.is_err() {
+            // What is refused must not come true later: the one before goes over it.
+            let before = state.latest.record.clone();
+            let _ = self.write(&mut state, before);
+        }
+        stored
+    }
+
+    /// Writes into the slot that the latest record is not in.
+    fn write(&self, state: &mut State, record: Vec<u8>) -> io::Result<()> {
+        let written = Written { number: state.next, record };
+        // Whatever comes of it: the same slot again, and a higher number.
+        state.next = (written.number + 2).min(NUMBER_MAX);
+        state.is_uncertain = true;
+        let put = |written: &Written| self.file.write_all_at(&written.to_bytes(), written.slot() * SLOT_BYTES as u64);
+        if self.file.metadata()?.len() != FILE_BYTES {
+            // Somebody has cut it.
+            put(&state.latest)?;
+        }
+        put(&written)?;
         self.file.sync_data()?;
-        *latest = next;
+        *state = State { next: written.number + 1, latest: written, is_uncertain: false };
         Ok(())
     }
 }
 
 const FILE_BYTES: u64 = 2 * SLOT_BYTES as u64;
+/// No file was written as often.
+const NUMBER_MAX: u64 = u64::MAX / 2;
 
-/// Whether nothing was ever written there: what a loss of power leaves of a file that had just been made has no slot, either.
-fn is_blank(file: &File, bytes: u64) -> io::Result<bool> {
-    let mut contents = [0; FILE_BYTES as usize];
-    let contents = &mut contents[..usize::try_from(bytes).unwrap_or(0)];
-    file.read_exact_at(contents, 0)?;
-    Ok(contents.iter().all(|byte| *byte == 0))
+/// Both slots without a record.
+fn blank() -> Vec<u8> {
+    [2, 1].map(|number| Written { number, record: Vec::new() }.to_bytes()).concat()
+}
+
+/// Whether no record was ever there: nothing, or what a loss of power leaves of a file that is being made.
+fn is_blank(contents: &[u8]) -> bool {
+    let sectors = contents.chunks(512).zip(blank().chunks(512).map(<[u8]>::to_vec).collect::<Vec<_>>());
+    sectors.into_iter().all(|(there, made)| made.starts_with(there) || there.iter().all(|byte| *byte == 0))
 }
 
 #[cfg(test)]
@@ -255,16 +364,58 @@ mod tests {
         }
         assert_eq!(file.store(&[0; RECORD_BYTES_MAX + 1]).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
         let line = RecordFile::open(&path).unwrap_err().to_string();
-        assert!(line.ends_with("is in use: another disk or another daemon keeps its reservations there"), "{line}");
+        assert!(line.contains("is in use: another disk or another daemon keeps its reservations there"), "{line}");
         // Another program has it without letting go of it.
-        let handed = file.hand_over().unwrap();
+        let (fd, handed) = file.hand_over().unwrap();
         drop(file);
         assert!(matches!(RecordFile::open(&path), Err(RecordError::InUse { .. })));
-        let adopted = RecordFile::adopt(&path, handed).unwrap();
+        let adopted = RecordFile::adopt(&path, fd, handed);
+        assert!(!adopted.is_uncertain());
         assert_eq!(adopted.record(), b"two");
         adopted.store(b"three").unwrap();
         drop(adopted);
         assert_eq!(RecordFile::open(&path).unwrap().record(), b"three");
+    }
+
+    #[test]
+    fn what_somebody_does_to_the_file_is_put_right() {
+        let (_directory, path) = place();
+        for damage in [&b""[..], b"garbage", &[9; 2 * SLOT_BYTES], &[0; SLOT_BYTES]] {
+            let file = RecordFile::open(&path).unwrap();
+            file.store(b"kept").unwrap();
+            std::fs::write(&path, damage).unwrap();
+            let (fd, handed) = file.hand_over().unwrap();
+            drop(file);
+            let adopted = RecordFile::adopt(&path, fd, handed);
+            assert_eq!((adopted.record().as_slice(), adopted.is_uncertain()), (&b"kept"[..], false));
+            drop(adopted);
+            assert_eq!(RecordFile::open(&path).unwrap().record(), b"kept");
+            let file = RecordFile::open(&path).unwrap();
+            std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(SLOT_BYTES as u64).unwrap();
+            file.store(b"more").unwrap();
+            drop(file);
+            assert_eq!(RecordFile::open(&path).unwrap().record(), b"more");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_stored_does_not_come_true_later() {
+        let (_directory, path) = place();
+        let file = RecordFile::open(&path).unwrap();
+        file.store(b"before").unwrap();
+        let (fd, handed) = file.hand_over().unwrap();
+        let read_only = RecordFile::adopt(&path, File::open(&path).unwrap().into(), handed.clone());
+        assert!(read_only.store(b"refused").is_err());
+        assert_eq!((read_only.record().as_slice(), read_only.is_uncertain()), (&b"before"[..], true));
+        // It had come to the file all the same.
+        let refused = Written { number: handed.number + 1, record: b"refused".to_vec() };
+        file.file.write_all_at(&refused.to_bytes(), refused.slot() * SLOT_BYTES as u64).unwrap();
+        let mut state = file.lock();
+        (state.next, state.is_uncertain) = (handed.number + 3, true);
+        drop(state);
+        file.store(b"before").unwrap();
+        drop((file, fd));
+        assert_eq!(RecordFile::open(&path).unwrap().record(), b"before");
     }
 
     #[test]
@@ -279,14 +430,27 @@ mod tests {
         }
         let nowhere = directory.path().join("none/d");
         let line = RecordFile::open(&nowhere).unwrap_err().to_string();
-        assert!(line.starts_with(&format!("cannot open {}: No such file", nowhere.display())), "{line}");
-        assert!(matches!(RecordFile::open(directory.path()), Err(RecordError::Open { .. })));
+        assert!(line.starts_with(&format!("cannot make {}: No such file", nowhere.display())), "{line}");
+        for path in [directory.path(), Path::new("/dev/zero")] {
+            assert!(matches!(RecordFile::open(path), Err(RecordError::NoFile { .. })));
+        }
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink(&nowhere, &link).unwrap();
+        assert!(matches!(RecordFile::open(&link), Err(RecordError::Make { .. })));
         std::fs::write(&path, [0; 2 * SLOT_BYTES]).unwrap();
         drop(RecordFile::open(&path).unwrap());
         std::fs::write(&path, b"").unwrap();
         let file = RecordFile::open(&path).unwrap();
         file.store(b"kept").unwrap();
         drop(file);
+        // What was cut while it was made is made again; a number that nothing comes behind is none.
+        for len in [512, SLOT_BYTES, SLOT_BYTES + 100] {
+            let place = directory.path().join("half");
+            std::fs::write(&place, &blank()[..len]).unwrap();
+            assert_eq!(RecordFile::open(&place).unwrap().record(), b"");
+            std::fs::write(&place, Written { number: u64::MAX, record: vec![1] }.to_bytes().repeat(2)).unwrap();
+            assert!(matches!(RecordFile::open(&place), Err(RecordError::Damaged { .. })));
+        }
         let mut damaged = std::fs::read(&path).unwrap();
         damaged.iter_mut().step_by(512).skip(1).for_each(|byte| *byte ^= 1);
         std::fs::write(&path, damaged).unwrap();

@@ -246,6 +246,13 @@ impl Config {
             if disks.insert(&disk.name, (disk, Vec::new())).is_some() {
                 return Err(format!("disk {place}: name: is used twice: give each disk its own"));
             }
+            let is_same = |other: &&NewDisk| disk.reservations.is_some() && other.reservations == disk.reservations;
+            if let Some(other) = self.disks[..number].iter().find(is_same) {
+                let other = &other.name;
+                return Err(format!(
+                    "disk {place}: reservations: disk {other} has the same file: give each disk its own"
+                ));
+            }
         }
         for export in &self.exports {
             let NewExport { name, disk, storage, listen, luns, .. } = export;

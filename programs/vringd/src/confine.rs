@@ -493,7 +493,10 @@ impl Held {
     /// # Errors
     /// [`ApiError::InvalidField`] with the fix.
     pub(crate) fn admit_written(&self, name: &str, path: &Path) -> Result<(), ApiError> {
-        self.landlock.as_ref().map_or(Ok(()), |paths| paths.admit(name, path, false))
+        match &self.landlock {
+            Some(paths) if path.exists() => paths.admit(name, path, false),
+            _ => self.admit_new(name, path),
+        }
     }
 
     /// Refuses an export that this process could not serve from where it is, and makes the best of others.

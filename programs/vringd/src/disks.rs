@@ -129,13 +129,22 @@ impl Daemon {
     /// Ends what guests have reserved of a disk.
     pub(crate) fn break_reservations(&self, name: &str) -> Result<(), ApiError> {
         let _open = self.upgrade.gate();
-        let _changing = self.change_lock();
         let (disk, _) = self.disks.get(name)?;
-        let failed = |error: io::Error| ApiError::Failed { message: format!("reservations of disk `{name}`: {error}") };
-        self.logical_units.break_reservations(name).map_err(failed)?;
-        // While nobody has the disk nobody has changed what is kept of it.
-        if let Some(kept) = disk.reservations().filter(|kept| !kept.record().is_empty()) {
-            kept.store(&[]).map_err(failed)?;
+        let kept = disk.reservations();
+        let failed = |error: io::Error| {
+            let place = kept.map(|file| format!(" in {}", file.path().display())).unwrap_or_default();
+            let late = "a change has not been written within 5 s: look at the file system";
+            let what = if error.kind() == io::ErrorKind::TimedOut { late.to_owned() } else { error.to_string() };
+            ApiError::Failed { message: format!("reservations of disk `{name}`{place}: {what}") }
+        };
+        // Not while others wait for a change: it may take as long as a file system does.
+        if !self.logical_units.break_reservations(name).map_err(failed)? {
+            // What is kept of a disk that nobody has is changed by nobody: whoever wants to have it waits.
+            let _changing = self.change_lock();
+            let is_unit = self.logical_units.break_reservations(name).map_err(failed)?;
+            if let Some(kept) = kept.filter(|kept| !is_unit && !kept.record().is_empty()) {
+                kept.store(&[]).map_err(failed)?;
+            }
         }
         tracing::info!(disk = name, "reservations were broken");
         Ok(())

@@ -81,13 +81,17 @@ pub(crate) struct DiskContents {
 }
 
 impl DiskContents {
-    /// Opens what has a path.
+    /// Opens what has a path, for who is going to serve it.
     ///
     /// # Errors
     /// [`ApiError::InvalidField`] for `storage` or `reservations`.
-    pub(crate) fn open(new: &NewDisk) -> Result<DiskContents, ApiError> {
+    pub(crate) fn open(new: &NewDisk, becomes: Option<(u32, u32)>) -> Result<DiskContents, ApiError> {
         let storage = Contents::open(&new.name, &new.storage)?;
-        Ok(DiskContents { storage, reservations: new.reservations.as_deref().map(open_reservations).transpose()? })
+        let reservations = new.reservations.as_deref().map(open_reservations).transpose()?;
+        if let (Some(file), Some((user, group))) = (&reservations, becomes) {
+            file.give_to(user, group).map_err(|error| field(NewDisk::RESERVATIONS, error))?;
+        }
+        Ok(DiskContents { storage, reservations })
     }
 }
 

@@ -64,7 +64,9 @@ pub(crate) fn run(mut config: Config) -> Result<ExitCode, Failure> {
     let control = bind_control(&config, plan.becomes())?;
     let server = Server::here(plan.becomes().map(|(uid, _)| uid));
     let source = config.source.as_ref();
-    let open = |disk: &NewDisk| DiskContents::open(disk).map_err(|error| place(source, ("disk", &disk.name), error));
+    let open = |disk: &NewDisk| {
+        DiskContents::open(disk, plan.becomes()).map_err(|error| place(source, ("disk", &disk.name), error))
+    };
     let disks = config.disks.iter().map(open).collect::<Result<_, _>>()?;
     let prepare = |export: &NewExport| {
         Prepared::open(export, server).map_err(|error| place(source, ("export", &export.name), error))

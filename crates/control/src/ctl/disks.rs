@@ -190,6 +190,7 @@ pub(super) fn disk(disk: &Disk) -> String {
     ];
     lines.extend(disk.shared.then(|| ("shared", "among SCSI devices, and with nothing else".to_owned())));
     lines.extend(storage_facts(&disk.storage));
+    lines.extend(disk.reservations.as_ref().map(|path| ("reservations", path.clone())));
     lines.extend(disk.storage.volume.iter().flat_map(volume::facts));
     facts(&lines)
 }

@@ -45,6 +45,11 @@ impl NewDisk {
                 "excludes `migratable`: such an image is open only where its one guest runs; leave one of the two out";
             return Err(FieldError::new("shared", message));
         }
+        if self.reservations.is_some() && self.storage.migratable().is_some() {
+            let message =
+                "excludes `migratable`: where the image goes its reservations do not; leave one of the two out";
+            return Err(FieldError::new(NewDisk::RESERVATIONS, message));
+        }
         if self.reservations.is_some() && self.sharing() == Sharing::Readers {
             let message = "is one unit's, and each device has one of its own of a read-only disk: describe the disk with \
                            `shared = true`, or leave this out";
@@ -109,8 +114,10 @@ mod tests {
         kept.check().unwrap();
         assert_eq!(kept.reservations.as_deref(), Some(Path::new("/var/lib/vringd/d")));
         disk(", read_only = true }\nshared = true\nreservations = '/r'").check().unwrap();
-        let refused = disk(", read_only = true }\nreservations = '/r'").check().unwrap_err();
-        assert_eq!(refused.field, "reservations");
+        for more in [", read_only = true }", ", migratable = true }"] {
+            let refused = disk(&format!("{more}\nreservations = '/r'")).check().unwrap_err();
+            assert_eq!(refused.field, "reservations");
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use storage::kit::{Jobs, RECORDS};
@@ -34,7 +35,7 @@ const REVISION: &str = {
 /// or ends.
 const WAITING_MAX: usize = 16;
 
-/// How long a change of a guest's is waited for that is being stored, by whoever breaks reservations.
+/// How long whoever breaks reservations waits until that is stored, and a change of a guest's before it.
 const BREAK_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
 
@@ -121,13 +122,16 @@ impl LogicalUnits {
         units.into_iter().filter_map(|(name, unit)| Some((name, of(&unit)?))).collect()
     }
 
-    /// Ends what guests have reserved of a disk, on each unit that it is: who was kept out by that is not any more. Blocks.
+    /// Ends what guests have reserved of a disk, on each unit that it is: who was kept out by that is not any more. Waits, for a while.
+    /// False where the disk is no unit.
     ///
     /// # Errors
-    /// It cannot be stored, and is as before; or a guest changes it all the time.
-    pub fn break_reservations(&self, disk: &str) -> io::Result<()> {
+    /// It cannot be stored, and is as before; or a change is being stored that has not ended.
+    pub fn break_reservations(&self, disk: &str) -> io::Result<bool> {
         let units = self.lock().units.values().filter_map(Weak::upgrade).collect::<Vec<_>>();
-        units.iter().filter(|unit| unit.disk == disk).try_for_each(|unit| unit.break_reservations())
+        let units: Vec<_> = units.into_iter().filter(|unit| unit.disk == disk).collect();
+        units.iter().try_for_each(Logical::break_reservations)?;
+        Ok(!units.is_empty())
     }
 
     /// An earlier program has left these reservations of a unit.
@@ -485,7 +489,7 @@ impl Logical {
 
     /// Whether these reservations are to be stored before anybody hears that they have come in place of those.
     pub(super) fn are_stored(&self, before: &Reservations, next: &Reservations) -> bool {
-        self.kept.is_some() && before.stored() != next.stored()
+        self.kept.as_ref().is_some_and(|kept| kept.is_uncertain() || before.stored() != next.stored())
     }
 
     /// As below, on a thread of another kind: `reply` completes behind it, with 0 or an error of Linux.
@@ -519,17 +523,21 @@ impl Logical {
         Ok(())
     }
 
-    fn break_reservations(&self) -> io::Result<()> {
+    fn break_reservations(self: &Arc<Self>) -> io::Result<()> {
         let by = Instant::now() + BREAK_PATIENCE;
         while self.change(|state| std::mem::replace(&mut state.storing, true)) {
             if Instant::now() >= by {
-                return Err(io::ErrorKind::ResourceBusy.into());
+                return Err(io::ErrorKind::TimedOut.into());
             }
             std::thread::sleep(LOOK_AGAIN_AFTER);
         }
         let mut next = self.look(|state| state.reservations.clone());
         let told = next.break_all();
-        self.store(next, &told.attentions)
+        let (done, stored) = channel();
+        let unit = self.clone();
+        self.jobs.go(move || drop(done.send(unit.store(next, &told.attentions))));
+        let left = by.saturating_duration_since(Instant::now());
+        stored.recv_timeout(left).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// A device has it from now on: the number of its path.
@@ -539,6 +547,7 @@ impl Logical {
             state.came += 1;
             let attentions = Attentions::NONE.with(state.first_news());
             let was_expected = state.expected.remove(&port.nexus.port);
+            state.reservations.follow(port.nexus);
             state.paths.insert(path, Path { port, lun, attentions, lost: Vec::new() });
             if !was_expected && state.ports().len() == 2 {
                 // It says that it has several ports now.

@@ -54,6 +54,12 @@ impl Lost {
     /// The ring is never dropped: nobody can say when they end.
     pub(super) fn never_end(&self) {
         let words = self.tasks.words.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if words.is_some() {
+            let disk = self.unit.logical.disk();
+            let why = "a ring fell whose requests nobody can wait for: PREEMPT AND ABORT of its guest is BUSY until the daemon is started \
+                       again, PREEMPT is not";
+            tracing::error!(disk, reason = why, "a guest cannot be fenced");
+        }
         words.into_iter().flatten().for_each(|word| word.give_up());
     }
 }

@@ -86,8 +86,10 @@ impl ScsiRequest {
 
     /// It will never end: others do not wait for it.
     pub(crate) fn pass_turn(&mut self) {
-        if let Work::Swap(swap) = &mut self.work {
-            swap.turn = None;
+        match &mut self.work {
+            Work::Swap(swap) => swap.turn = None,
+            Work::Reserve(reserve) => reserve.lost(),
+            _ => {}
         }
     }
 }

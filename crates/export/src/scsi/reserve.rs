@@ -8,7 +8,7 @@ use super::tasks::{self, Asked, word};
 use super::work::{Reserve, Work};
 use crate::trace::OTHER;
 use device::scsi::reservations::{Action, Refused, Reservations, ReserveIn, ReserveOut};
-use device::scsi::{Attention, Nexus, Response, Sense, Status};
+use device::scsi::{Attention, InitiatorPort, Nexus, Response, Sense, Status};
 use engine::{Io, Token};
 
 /// What became of a change.
@@ -16,9 +16,9 @@ enum Changed {
     /// Not now.
     Not,
     /// It is made, and commands of these are aborted.
-    Now(Vec<Nexus>),
+    Now(Vec<InitiatorPort>),
     /// It is made when it is stored.
-    Stored(Reservations, Vec<(Nexus, Attention)>, Vec<Nexus>),
+    Stored(Reservations, Vec<(Nexus, Attention)>, Vec<InitiatorPort>),
 }
 
 impl ScsiRing {
@@ -53,9 +53,10 @@ impl ScsiRing {
             let mut next = state.reservations.clone();
             let change = next.change(&out, &list, unit.nexus(), &state.ports())?;
             // Who aborts commands of its own knows which those are.
-            let aborted: Vec<_> = change.aborted.into_iter().filter(|nexus| *nexus != unit.nexus()).collect();
+            let own = unit.nexus().initiator;
+            let aborted: Vec<_> = change.aborted.iter().map(|nexus| nexus.initiator).filter(|it| *it != own).collect();
             // Nobody can say when commands have ended whose end would be told of.
-            if state.others_of(path, |nexus| aborted.contains(&nexus)).lost.iter().any(|tasks| !tasks.end()) {
+            if state.others_of(path, |nexus| aborted.contains(&nexus.initiator)).lost.iter().any(|tasks| !tasks.end()) {
                 return Ok(Changed::Not);
             }
             if unit.logical.are_stored(&state.reservations, &next) {
@@ -69,11 +70,11 @@ impl ScsiRing {
         match changed {
             Ok(Changed::Not) => self.busy(head, io),
             Ok(Changed::Now(aborted)) => {
-                self.keep(head, Work::Reserve(Box::new(Reserve { moved, aborted, place, is_stored: true })));
+                self.keep(head, Work::Reserve(Box::new(Reserve::new(moved, aborted, place, true))));
                 self.wait_for_preempted(head, io);
             }
             Ok(Changed::Stored(next, attentions, aborted)) => {
-                self.keep(head, Work::Reserve(Box::new(Reserve { moved, aborted, place, is_stored: false })));
+                self.keep(head, Work::Reserve(Box::new(Reserve::new(moved, aborted, place, false))));
                 // Rings find it before whoever asks is told.
                 unit.logical.clone().store_elsewhere(next, attentions, io.reply(Token::request(head)));
                 self.turns.trace.pending(head, io);
@@ -85,13 +86,13 @@ impl ScsiRing {
     /// Reservations have changed. What has been begun by those who were preempted ends as it does, and nothing that they begin now gets in.
     fn wait_for_preempted(&mut self, head: u16, io: &mut Io<'_>) {
         let Some(unit) = self.entry_of(head).map(|entry| entry.unit.clone()) else { return };
-        let Work::Reserve(reserve) = &self.ring.slot(head).request.work else { return };
+        let Work::Reserve(reserve) = &mut self.ring.slot(head).request.work else { return };
         let moved = reserve.moved;
         if reserve.aborted.is_empty() {
             return self.good(head, moved, 0, io);
         }
-        let asked = Asked::default().and(unit.others_of(|nexus| reserve.aborted.contains(&nexus)));
-        let _word = tasks::ask(asked, io.reply_by(OTHER, Token::request(head)));
+        let asked = Asked::default().and(unit.others_of(|nexus| reserve.aborted.contains(&nexus.initiator)));
+        reserve.word = tasks::ask(asked, io.reply_by(OTHER, Token::request(head)));
         self.turns.trace.pending(head, io);
     }
 
@@ -108,7 +109,7 @@ impl ScsiRing {
             return self.check(head, MAY_BE_DONE, io);
         }
         // A ring that fell while it was asked may not have heard of it.
-        if unit.others_of(|nexus| reserve.aborted.contains(&nexus)).lost.is_empty() {
+        if unit.others_of(|nexus| reserve.aborted.contains(&nexus.initiator)).lost.is_empty() {
             self.good(head, moved, 0, io);
         } else {
             self.wait_for_preempted(head, io);

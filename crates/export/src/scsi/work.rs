@@ -2,10 +2,11 @@
 
 use super::logical::Waiting;
 use super::swaps::SwapTurn;
-use device::scsi::{Compare, Nexus};
+use super::tasks::Word;
+use device::scsi::{Compare, InitiatorPort};
 use libc::iovec;
 use std::collections::VecDeque;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use storage::{Extent, Operation, StorageError, Task};
 use vring::Segment;
 
@@ -68,7 +69,9 @@ pub(crate) struct Reserve {
     /// Bytes of the parameter list.
     pub(crate) moved: u64,
     /// Whose commands have to end, those of its own driver not counted.
-    pub(crate) aborted: Vec<Nexus>,
+    pub(crate) aborted: Vec<InitiatorPort>,
+    /// What it waits for.
+    pub(crate) word: Weak<Word>,
     /// Its place among those that wait for them.
     #[expect(dead_code, reason = "is free when the command has ended")]
     pub(crate) place: Option<Waiting>,
@@ -77,6 +80,18 @@ pub(crate) struct Reserve {
 }
 
 impl Reserve {
+    /// One that has been made, or is to be stored first.
+    pub(crate) fn new(moved: u64, aborted: Vec<InitiatorPort>, place: Option<Waiting>, is_stored: bool) -> Reserve {
+        Reserve { moved, aborted, word: Weak::new(), place, is_stored }
+    }
+
+    /// Nobody waits for it any more, so that nobody waits for what it waits for.
+    pub(crate) fn lost(&self) {
+        if let Some(word) = self.word.upgrade() {
+            word.give_up();
+        }
+    }
+
     /// Whether it waits for commands of others.
     pub(crate) fn fences(&self) -> bool {
         !self.aborted.is_empty()

@@ -12,6 +12,7 @@ use export::{Export, ExportStatus, LogicalUnitName, LogicalUnits};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use storage::Handed;
+use storage::HandedRecord;
 use vhost_user::{EndpointState, RegionState, RingState, SessionState};
 
 /// The description that makes an export as it is now, with its own disk. What was left out is said, so that no default can
@@ -66,7 +67,10 @@ pub(super) fn disk(disk: &Disk, out: &mut Outgoing) -> Result<state::Disk, Strin
         reservations: kept.map(|file| file.path().to_owned()),
     };
     let kept = kept.map(|file| file.hand_over()).transpose().map_err(|error| error.to_string())?;
-    let reservations = kept.map(|fd| out.give(fd, format!("reservations of {}", disk.name())));
+    let reservations = kept.map(|(fd, HandedRecord { number, record })| {
+        let fd = out.give(fd, format!("reservations of {}", disk.name()));
+        state::Kept { fd, number, record }
+    });
     Ok(state::Disk { description, storage: storage(handed, disk.name(), out), reservations })
 }
 

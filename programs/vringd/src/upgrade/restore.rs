@@ -14,7 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use storage::{Handed, RecordFile};
+use storage::{Handed, HandedRecord, RecordFile};
 use tls::Certificates;
 use vhost_user::{Endpoint, InflightState, LogState, RegionState, Resume, RingState, SessionState, SocketFile};
 use zeroize::Zeroizing;
@@ -90,10 +90,13 @@ fn contents(kept: &state::Storage, incoming: &mut Incoming) -> Result<Contents, 
 /// A disk apart from exports.
 pub(super) fn disk(kept: &state::Disk, incoming: &mut Incoming) -> Result<DiskContents, String> {
     let storage = contents(&kept.storage, incoming)?;
-    let fd = incoming.take_if(kept.reservations)?;
-    let path = kept.description.reservations.as_deref().unwrap_or(Path::new(""));
-    let reservations = fd.map(|fd| RecordFile::adopt(path, fd)).transpose().map_err(|error| error.to_string())?;
-    Ok(DiskContents { storage, reservations })
+    let mut adopt = |kept_in: &state::Kept, path: &Path| -> Result<RecordFile, String> {
+        let state::Kept { fd, number, record } = kept_in.clone();
+        Ok(RecordFile::adopt(path, incoming.take(fd)?, HandedRecord { number, record }))
+    };
+    let described = kept.reservations.as_ref().zip(kept.description.reservations.as_deref());
+    let reservations = described.map(|(kept_in, path)| adopt(kept_in, path)).transpose();
+    Ok(DiskContents { storage, reservations: reservations? })
 }
 
 fn handed(kept: &state::Storage, incoming: &mut Incoming) -> Result<Handed, String> {

@@ -1,7 +1,7 @@
 //! States for tests: one of everything, and any.
 
 use super::state::{
-    Directory, DirtyLog, Disk, Export, Inflight, Kick, Region, Reservations, Ring, Session, Sessions, Socket,
+    Directory, DirtyLog, Disk, Export, Inflight, Kept, Kick, Region, Reservations, Ring, Session, Sessions, Socket,
     SocketFile, State, Storage, Tree, Worker,
 };
 use crate::confine::Held;
@@ -73,7 +73,11 @@ fn disk() -> Disk {
     let text = "name = 'base'\nstorage = { kind = 'file', path = '/base.img', read_only = true }\nshared = true\n";
     let seen = Some(seen());
     let storage = Storage { data: Some(28), lock: Some(29), log: None, memory: None, seen, ..storage() };
-    Disk { description: toml::from_str(text).unwrap(), storage, reservations: Some(31) }
+    Disk {
+        description: toml::from_str(text).unwrap(),
+        storage,
+        reservations: Some(Kept { fd: 31, number: 7, record: vec![1, 255] }),
+    }
 }
 
 fn export() -> Export {

@@ -110,7 +110,16 @@ pub(crate) struct Disk {
     pub(crate) storage: Storage,
     /// What keeps its reservations over a loss of power, and the lock on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) reservations: Option<Number>,
+    pub(crate) reservations: Option<Kept>,
+}
+
+/// A file that keeps reservations, and what it keeps.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Kept {
+    pub(crate) fd: Number,
+    pub(crate) number: u64,
+    pub(crate) record: Vec<u8>,
 }
 
 /// Reservations of a logical unit.
