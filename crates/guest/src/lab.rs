@@ -153,7 +153,12 @@ impl Lab {
         self.directory.join("libvirt")
     }
 
-    /// Programs of that root file system, ready to be run on this machine.
+    /// Another one, with the servers of a Ceph cluster.
+    pub fn ceph_root(&self) -> PathBuf {
+        self.directory.join("ceph")
+    }
+
+    /// Programs of [`Lab::root`], ready to be run on this machine.
     pub fn programs(&self) -> PathBuf {
         self.directory.join("bin")
     }
@@ -251,6 +256,11 @@ impl Lab {
     /// Fails unless [`Lab::any_device_qemu`] is there.
     pub fn require_any_device_qemu(&self) -> Result<()> {
         self.require("qemu")
+    }
+
+    /// Fails unless [`Lab::ceph_root`] is there.
+    pub fn require_ceph(&self) -> Result<()> {
+        self.require("ceph")
     }
 
     fn require(&self, step: &str) -> Result<()> {

@@ -18,6 +18,7 @@
 //! its handler (or the thread that waits for signals) calls [`interrupt::request`], every wait of
 //! this crate then fails soon, and the program drops its guests on the way out.
 
+pub mod ceph;
 pub mod device;
 pub mod interrupt;
 pub mod kit;

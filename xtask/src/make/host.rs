@@ -37,6 +37,8 @@ const TOOLS: &[Tool] = &[
 /// Files whose packages have no program of that name.
 const FILES: &[Tool] = &[
     Tool { program: "/usr/include/stdio.h", package: "libc6-dev" },
+    // For disks that are images of a Ceph cluster: loaded when the first one is asked for.
+    Tool { program: "/usr/lib/x86_64-linux-gnu/librbd.so.1", package: "librbd1" },
     Tool { program: super::apt::KEYRING, package: "debian-archive-keyring" },
 ];
 

@@ -3,6 +3,7 @@
 mod apt;
 mod boot_disk;
 mod cargo_programs;
+mod ceph;
 mod cpio;
 mod host;
 mod iotests;
@@ -23,7 +24,8 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
-use clap::Args;
+use clap::{Args, Subcommand};
+use guest::ceph::{Cluster, Store};
 use guest::lab::Lab;
 use guest::process::shown;
 
@@ -34,7 +36,7 @@ const LOG_TAIL_LINES: usize = 30;
 #[derive(Args, Debug, Default)]
 pub(crate) struct Options {
     /// Make these steps again even if their result is current: root, programs, uml,
-    /// qemu, machine, libvirt, fs-programs, uml-smp, iotests, or all.
+    /// qemu, machine, libvirt, ceph, fs-programs, uml-smp, iotests, or all.
     #[arg(long, value_name = "STEP", value_delimiter = ',')]
     again: Vec<String>,
     /// Leave out the kernel that has to be built (five to eight minutes on two processors).
@@ -44,6 +46,18 @@ pub(crate) struct Options {
     /// Also fetch QEMU's own tests, for `cargo xtask torture iotests`.
     #[arg(long)]
     with_iotests: bool,
+    #[command(subcommand)]
+    only: Option<Only>,
+}
+
+/// One thing of the lab, made alone and run.
+#[derive(Debug, Subcommand)]
+enum Only {
+    /// Run a Ceph cluster of one monitor and one OSD, whose data is in memory, until it is interrupted.
+    Ceph {
+        /// An empty directory for its configuration and keys [default: `cluster` in the lab, whose last one is removed]
+        directory: Option<PathBuf>,
+    },
 }
 
 /// One thing in the lab. Its result is current if its recipe is the one that made it.
@@ -56,8 +70,41 @@ struct Step {
     make: fn(&Workshop) -> Result<()>,
 }
 
-/// Makes what is not there or not current, in order.
+/// Makes what is not there or not current, and runs what is to be run.
 pub(crate) fn run(options: &Options) -> Result<()> {
+    make(options)?;
+    match &options.only {
+        Some(Only::Ceph { directory }) => run_ceph(directory.as_deref()),
+        None => Ok(()),
+    }
+}
+
+/// Runs a cluster in the foreground.
+fn run_ceph(directory: Option<&Path>) -> Result<()> {
+    let lab = Lab::locate()?;
+    let place = match directory {
+        Some(directory) => directory.to_owned(),
+        None => {
+            let own = lab.directory().join("cluster");
+            remove(&own)?;
+            own
+        }
+    };
+    fs::create_dir_all(&place).with_context(|| format!("cannot create {}", place.display()))?;
+    ensure!(fs::read_dir(&place)?.next().is_none(), "{} is not empty", place.display());
+    let begin = Instant::now();
+    let mut cluster = Cluster::start(&lab, &place, Store::Memory)?;
+    cluster.run("rbd create --size 1G disk")?;
+    let conf = cluster.conf();
+    println!(
+        "ceph: up in {:.1} s, until it is interrupted, with a pool `rbd` and an image `disk` of 1 GiB",
+        begin.elapsed().as_secs_f64()
+    );
+    println!("  vringd disk --socket /tmp/disk.sock --rbd-conf {} rbd:rbd/disk", conf.display());
+    cluster.stay()
+}
+
+fn make(options: &Options) -> Result<()> {
     let steps = [
         root::step(),
         programs::step(),
@@ -65,6 +112,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         qemu::step(),
         machine::step(),
         libvirt::step(),
+        ceph::step(),
         cargo_programs::step(),
         uml::smp_step(),
         iotests::step(),
@@ -85,6 +133,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let mut has_tools = false;
     for step in &steps {
+        if options.only.is_some() && step.name != "ceph" {
+            continue;
+        }
         if step.name == "uml-smp" && options.without_uml_smp {
             println!("lab: {}: left out", step.name);
             continue;
