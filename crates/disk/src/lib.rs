@@ -23,6 +23,7 @@ use volume::{adopt_apart, adopt_made, needs_of_log, open_apart, open_made};
 pub use disks::{Disk, DiskError, Disks, Lease, Role, Sharing, UnderWay, User, listed, may_use};
 pub use image::Qcow2Options;
 pub use migratable::CLOSE_THREAD;
+pub use rbd::{RbdOptions, Spec as RbdSpec};
 pub use storage::{Distribution, FileOptions, MemoryOptions, NullOptions, SimOptions};
 pub use volume::VolumeOptions;
 
@@ -91,6 +92,8 @@ kinds! {
     "volume" => Volume(VolumeOptions),
     /// A qcow2 image, with its backing files.
     "qcow2" => Qcow2(Qcow2Options),
+    /// An image of a Ceph cluster (RBD).
+    "rbd" => Rbd(RbdOptions),
     /// Memory, anonymous or of a file on tmpfs: requests are copies, without system calls.
     "memory" => Memory(MemoryOptions),
     /// Nothing: writes are dropped.
@@ -185,8 +188,9 @@ mod tests {
     fn every_kind_is_written_as_it_is_read() {
         for (kind, _) in StorageSpec::KINDS {
             // Between them all that any kind needs; what one does not know it refuses.
-            let spec =
-                ["path = '/a'", "size = '1M'"].iter().find_map(|field| read(&format!("kind = '{kind}'\n{field}")).ok());
+            let spec = ["path = '/a'", "size = '1M'", "image = 'i'"]
+                .iter()
+                .find_map(|field| read(&format!("kind = '{kind}'\n{field}")).ok());
             let spec = spec.unwrap_or_else(|| panic!("{kind}"));
             assert_eq!(spec.kind(), kind);
             let json = serde_json::to_value(&spec).unwrap();
@@ -195,7 +199,7 @@ mod tests {
         }
         assert_eq!(
             read("kind = 'tape'"),
-            Err("invalid field `kind`: \"tape\" is none of file, volume, qcow2, memory, null, sim".to_owned())
+            Err("invalid field `kind`: \"tape\" is none of file, volume, qcow2, rbd, memory, null, sim".to_owned())
         );
         assert_eq!(read("size = 1"), Err("missing field `kind`".to_owned()));
         let message = read("kind = 'sim'\nsize = '1M'\nintent_log = { size = 'many' }").unwrap_err();

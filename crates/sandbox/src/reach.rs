@@ -94,6 +94,8 @@ pub struct Reach {
     /// TCP ports that the process may still bind; what is bound already needs no rule. Kernels before Linux 6.7 have no rules
     /// for ports, and forbid none.
     pub tcp_ports: Vec<u16>,
+    /// Let the process connect by TCP, to anybody.
+    pub connects: bool,
 }
 
 impl Reach {
@@ -131,9 +133,13 @@ impl Reach {
             true => BitFlags::from(Scope::Signal),
             false => Scope::from_all(INTERFACE),
         };
+        let network = match self.connects {
+            true => AccessNet::from_all(INTERFACE) & !AccessNet::ConnectTcp,
+            false => AccessNet::from_all(INTERFACE),
+        };
         let mut ruleset = Ruleset::default()
             .handle_access(AccessFs::from_all(INTERFACE))?
-            .handle_access(AccessNet::from_all(INTERFACE))?
+            .handle_access(network)?
             .scope(scope)?
             .create()?;
         for (path, grant) in &self.rules {

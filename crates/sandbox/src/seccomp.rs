@@ -29,7 +29,7 @@ pub enum Sockets {
     /// Unix sockets.
     #[default]
     Unix,
-    /// Stream sockets of IPv4 and IPv6 as well: exports may be added that listen there.
+    /// Stream sockets of IPv4 and IPv6 as well: exports may be added that listen there, or storage is reached that way.
     Tcp,
 }
 

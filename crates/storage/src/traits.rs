@@ -8,7 +8,7 @@ use std::any::Any;
 use std::ops::Range;
 
 /// The words for what a storage is.
-const KINDS: [Word; 8] = ["file", "device", "memory", "null", "sim", "volume", "qcow2", "luks"];
+const KINDS: [Word; 9] = ["file", "device", "memory", "null", "sim", "volume", "qcow2", "luks", "rbd"];
 
 /// One of them.
 type Word = &'static str;
@@ -17,7 +17,7 @@ type Word = &'static str;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Description {
-    /// `file`, `device`, `memory`, `null`, `sim`, `volume`, `qcow2` or `luks`.
+    /// `file`, `device`, `memory`, `null`, `sim`, `volume`, `qcow2`, `luks` or `rbd`.
     #[serde(deserialize_with = "known")]
     pub kind: Word,
     /// Path, or a few words for storage without one.

@@ -24,6 +24,8 @@ pub(crate) struct Plan {
     settings: Confinement,
     identity: Option<Identity>,
     role: Role,
+    /// Whether a cluster may be connected to.
+    connects: bool,
     /// Why Landlock is not to hold.
     landlock_off: Option<&'static str>,
 }
@@ -55,7 +57,8 @@ impl Plan {
             }
             When::Auto | When::On => None,
         };
-        Ok(Plan { settings, identity, role, landlock_off })
+        let connects = settings.allow_rbd || config.storages().any(is_remote);
+        Ok(Plan { settings, identity, role, connects, landlock_off })
     }
 
     /// Whom the process is to become: its user and group.
@@ -71,7 +74,8 @@ impl Plan {
         sandbox::one_thread().map_err(|error| Failure::Runtime(error.to_string()))?;
         let mut held = self.hold_thread(config)?;
         let seccomp = self.settings.seccomp.unwrap_or_default();
-        let sockets = if self.settings.allow_port.is_empty() { Sockets::Unix } else { Sockets::Tcp };
+        let streams = self.connects || !self.settings.allow_port.is_empty();
+        let sockets = if streams { Sockets::Tcp } else { Sockets::Unix };
         match seccomp.apply_with(self.role, sockets) {
             Ok(()) => held.seccomp = seccomp_out(seccomp),
             Err(error) if self.settings.seccomp.is_some() => return Err(refused("seccomp", error)),
@@ -105,6 +109,7 @@ impl Plan {
         if let Some(capabilities) = capabilities {
             capabilities.apply().map_err(|error| refused("capabilities", error))?;
         }
+        held.connects = self.connects;
         held.ports = self.settings.allow_port.iter().copied().collect();
         Ok(held)
     }
@@ -117,6 +122,7 @@ impl Plan {
         }
         let mut reach = paths.reach();
         reach.tcp_ports.clone_from(&self.settings.allow_port);
+        reach.connects = self.connects;
         match reach.enforce().map_err(|error| refused("landlock", error))? {
             sandbox::Landlock::Held { abi, complete } => {
                 if !complete {
@@ -254,6 +260,11 @@ impl Paths {
     }
 }
 
+/// Whether a storage is on other machines.
+fn is_remote(storage: &StorageSpec) -> bool {
+    matches!(storage, StorageSpec::Rbd(_))
+}
+
 /// What this daemon reads and runs whatever it serves.
 fn system() -> Reach {
     Reach::of_system(std::env::current_exe().ok().as_deref())
@@ -293,6 +304,9 @@ pub(crate) struct Held {
     /// TCP ports at which exports may listen that are added now.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     ports: BTreeSet<u16>,
+    /// It may connect by TCP.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    connects: bool,
 }
 
 impl Held {
@@ -476,11 +490,23 @@ impl Held {
         Err(out_of_reach(name, socket))
     }
 
+    /// Refuses a storage on other machines, from where this process reaches none.
+    fn admit_remote(&self, storage: &StorageSpec) -> Result<(), ApiError> {
+        let is_cut_off = self.seccomp != SeccompState::None || self.landlock.is_some();
+        if is_remote(storage) && is_cut_off && !self.connects {
+            let message = "is reached by TCP, which this daemon has given up: start it with --allow-rbd, or name the disk in the \
+                           file that it starts with";
+            return Err(field("storage", format_args!("{} {message}", storage.kind())));
+        }
+        Ok(())
+    }
+
     /// Refuses a storage whose files this process could not open.
     ///
     /// # Errors
     /// [`ApiError::InvalidField`] with the path that is out of reach.
     pub(crate) fn admit_storage(&self, storage: &StorageSpec) -> Result<(), ApiError> {
+        self.admit_remote(storage)?;
         let Some(paths) = &self.landlock else { return Ok(()) };
         for file in storage.needs().iter().filter(|file| !file.access.makes_files()) {
             paths.admit(file.field, &file.path, file.access == Access::Read)?;
@@ -510,6 +536,9 @@ impl Held {
                            socket or a directory in its file"
                     .to_owned();
             return Err(ApiError::Unsupported { export: new.name.clone(), message });
+        }
+        if let Some(storage) = &new.storage {
+            self.admit_remote(storage)?;
         }
         let Some(paths) = &self.landlock else { return Ok(()) };
         if let Some(socket) = new.socket_path() {

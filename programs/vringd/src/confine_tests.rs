@@ -8,10 +8,11 @@ fn read(text: &str) -> Result<Confinement, String> {
 
 #[test]
 fn a_file_says_what_the_command_line_says() {
-    let text = "allow = ['/srv']\nallow_port = [5640]\nlandlock = 'on'\nseccomp = 'log'\ncapabilities = 'none'\nuser = 'nobody'";
+    let text = "allow = ['/srv']\nallow_port = [5640]\nallow_rbd = true\nlandlock = 'on'\nseccomp = 'log'\ncapabilities = 'none'\nuser = 'nobody'";
     let all = Confinement {
         allow: vec!["/srv".into()],
         allow_port: vec![5640],
+        allow_rbd: true,
         landlock: Some(When::On),
         seccomp: Some(Seccomp::Log),
         capabilities: Some(Keep::None),

@@ -16,6 +16,9 @@ pub(crate) struct Confinement {
     /// TCP port at which exports may listen that are named while the daemon runs; may be repeated
     #[arg(long, value_name = "PORT")]
     pub(crate) allow_port: Vec<u16>,
+    /// Disks of storage rbd may be added while the daemon runs: it may connect to anybody by TCP
+    #[arg(long)]
+    pub(crate) allow_rbd: bool,
     /// Whether Landlock confines the process to the paths it serves: auto, on (or do not start) or off [default: auto]
     #[arg(long, value_name = "WHEN")]
     pub(crate) landlock: Option<When>,
@@ -67,6 +70,7 @@ impl Confinement {
         Confinement {
             allow: file.allow.into_iter().chain(self.allow).collect(),
             allow_port: file.allow_port.into_iter().chain(self.allow_port).collect(),
+            allow_rbd: self.allow_rbd || file.allow_rbd,
             landlock: self.landlock.or(file.landlock),
             seccomp: self.seccomp.or(file.seccomp),
             capabilities: self.capabilities.or(file.capabilities),

@@ -6,7 +6,12 @@ use control::ctl::{Behind, DiskFlags, Served};
 use control::model::config::NewExport;
 use control::model::{ByteSize, Favour, PolicyMode, Span};
 use disk::StorageSpec;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// What stands before an image of Ceph's, without which IMAGE is a file.
+const RBD: &str = "rbd:";
+/// The kind of those who name none.
+const FILE: &str = "file";
 
 /// Serve one disk on one socket, until SIGTERM, SIGINT or SIGHUP.
 #[derive(Debug, clap::Args)]
@@ -22,7 +27,8 @@ A disk whose synchronous writes share commits:
   vringd volume create --size 20G --log-size 256M disk.vol
   vringd disk --socket SOCKET --storage volume disk.vol")]
 pub(crate) struct Args {
-    /// The image file or block device; for --storage memory a file on tmpfs or hugetlbfs, which is optional
+    /// The image file or block device; rbd:POOL/IMAGE[@SNAPSHOT] of a Ceph cluster; for --storage memory a file on tmpfs or hugetlbfs,
+    /// which is optional
     #[arg(value_name = "IMAGE", required_unless_present_any = ["size", "path"])]
     pub(crate) image: Option<PathBuf>,
     /// The same as IMAGE
@@ -51,7 +57,7 @@ pub(crate) struct Args {
     pub(crate) policy: PolicyMode,
 
     /// What stands behind the disk
-    #[arg(long, value_name = "KIND", value_parser = kinds(), default_value = "file", help_heading = "Storage")]
+    #[arg(long, value_name = "KIND", value_parser = kinds(), default_value = FILE, help_heading = "Storage")]
     pub(crate) storage: String,
     /// Capacity, for memory without an image, null and sim, as in 10G
     #[arg(long, value_name = "SIZE", help_heading = "Storage")]
@@ -76,13 +82,14 @@ impl Args {
     /// The export that these options describe.
     pub(crate) fn into_export(self) -> Result<NewExport, String> {
         let path_option = if self.path.is_some() { "--path" } else { "IMAGE" };
-        let served = Served {
-            kind: self.storage,
-            kind_option: "--storage",
-            path: self.image.or(self.path),
-            path_option,
-            size: self.size,
+        let path = self.image.or(self.path);
+        let rbd = path.as_deref().and_then(Path::to_str).and_then(|image| image.strip_prefix(RBD));
+        let (kind, path) = match rbd {
+            // A file of such a name is written with its directory.
+            Some(image) if self.storage == FILE => ("rbd".to_owned(), Some(PathBuf::from(image))),
+            _ => (self.storage, path),
         };
+        let served = Served { kind, kind_option: "--storage", path, path_option, size: self.size };
         let behind = Behind::Storage(served);
         let new = self.disk.describe(self.name, self.socket, behind, None).map_err(|error| error.to_string())?;
         Ok(NewExport { socket_fd: self.fd, poll: Some(new.poll.unwrap_or_default()), ..new })

@@ -4,6 +4,7 @@ use crate::confinement::Confinement;
 use control::ctl::{LunIs, ScsiFlags, StorageFlags, disk};
 use control::model::config::NewExport;
 use control::model::{Favour, Lun, NewDisk, NewUnit, PolicyMode, Span};
+use disk::StorageSpec;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -62,13 +63,20 @@ impl Args {
         let (mut disks, mut units, mut images) = (Vec::new(), Vec::new(), BTreeMap::new());
         for LunIs { lun, what } in &self.lun {
             let mut disk = disk(name_of(*lun), what, &self.storage).map_err(|error| error.to_string())?;
-            let path = disk.storage.paths().into_iter().next().map(|(_, path)| path.clone());
+            let path = match &disk.storage {
+                // Its only path is that of the cluster's configuration.
+                StorageSpec::Rbd(image) => Some(format!("rbd:{}", image.spec()).into()),
+                _ => disk.storage.paths().into_iter().next().map(|(_, path)| path.clone()),
+            };
             if let Some(path) = &path
                 && let Some(other) = images.insert(path.clone(), *lun)
             {
                 return Err(format!("--lun: {} is LUN {other} and LUN {lun}", path.display()));
             }
-            let serial = path.as_deref().map(serial_of);
+            let serial = path.as_deref().map(|image| match &disk.storage {
+                StorageSpec::Rbd(_) => fingerprint(image),
+                _ => serial_of(image),
+            });
             units.push(NewUnit { lun: *lun, disk: disk.name.clone(), serial });
             disks.push(disk);
         }
@@ -87,9 +95,13 @@ fn name_of(lun: Lun) -> String {
 /// The serial number of a disk that nobody has given one: the same each time, and another one for another image. To a guest two disks
 /// of one number are one disk on two paths.
 fn serial_of(image: &Path) -> String {
-    let path = std::path::absolute(image).unwrap_or_else(|_| image.to_owned());
+    fingerprint(&std::path::absolute(image).unwrap_or_else(|_| image.to_owned()))
+}
+
+/// Of what names a disk wherever the daemon runs.
+fn fingerprint(name: &Path) -> String {
     // FNV-1a with 64 bits: what names a disk for years must not change with a library.
-    let hash = path
+    let hash = name
         .as_os_str()
         .as_encoded_bytes()
         .iter()

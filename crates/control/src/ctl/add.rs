@@ -52,7 +52,7 @@ pub struct ExportFlags {
 
 /// A storage: one option for each kind.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args)]
-#[command(group = clap::ArgGroup::new("backing").args(["image", "volume", "qcow2", "memory", "null", "sim"]))]
+#[command(group = clap::ArgGroup::new("backing").args(["image", "volume", "qcow2", "rbd", "memory", "null", "sim"]))]
 pub struct BackingFlags {
     /// Serve this image or block device
     #[arg(long, value_name = "PATH", help_heading = "Storage")]
@@ -65,6 +65,10 @@ pub struct BackingFlags {
     /// Serve this qcow2 image, with its backing files
     #[arg(long, value_name = "PATH", help_heading = "Storage")]
     pub qcow2: Option<PathBuf>,
+
+    /// Serve this image of a Ceph cluster
+    #[arg(long, value_name = "POOL/IMAGE[@SNAPSHOT]", help_heading = "Storage")]
+    pub rbd: Option<PathBuf>,
 
     /// Serve this much anonymous memory
     #[arg(long, value_name = "SIZE", help_heading = "Storage")]
@@ -173,10 +177,11 @@ impl BackingFlags {
         let made = |kind: &str, size: Option<ByteSize>| {
             size.map(|size| Served { kind: kind.into(), kind_option: "storage", size: Some(size), ..Served::default() })
         };
-        let message = "is missing: give --image, --volume, --qcow2, --memory, --null or --sim";
+        let message = "is missing: give --image, --volume, --qcow2, --rbd, --memory, --null or --sim";
         found("file", &self.image)
             .or_else(|| found("volume", &self.volume))
             .or_else(|| found("qcow2", &self.qcow2))
+            .or_else(|| found("rbd", &self.rbd))
             .or_else(|| made("memory", self.memory))
             .or_else(|| made("null", self.null))
             .or_else(|| made("sim", self.sim))

@@ -6,7 +6,7 @@ use crate::model::config::{ExportKind, NewExport};
 use crate::model::{
     ByteSize, CpuList, Execution, FieldError, FileMode, Listen, MemoryFile, Placement, Poll, Span, SyncMode, WriteCache,
 };
-use disk::{Distribution, StorageSpec};
+use disk::{Distribution, RbdSpec, StorageSpec};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
@@ -89,9 +89,15 @@ pub struct StorageFlags {
     /// Let a qcow2 image have backing files and data files in this directory, or on this block device, besides its own directory
     #[arg(long, value_name = "PATH", help_heading = "Storage")]
     pub allow_backing: Vec<PathBuf>,
-    /// Serve a qcow2 image as it was at this internal snapshot, with --readonly
+    /// Serve a qcow2 image as it was at this internal snapshot, with --readonly; or an rbd image as it was at this snapshot
     #[arg(long, value_name = "ID|NAME", help_heading = "Storage")]
     pub snapshot: Option<String>,
+    /// The Ceph cluster's name for this client, without `client.`, for storage rbd [default: admin]
+    #[arg(long, value_name = "USER", help_heading = "Storage")]
+    pub rbd_user: Option<String>,
+    /// Configuration of the Ceph cluster, for storage rbd [default: /etc/ceph/ceph.conf]
+    #[arg(long, value_name = "FILE", help_heading = "Storage")]
+    pub rbd_conf: Option<PathBuf>,
     /// Where storage calls run, or who waits for a simulated device: auto, uring, inline or pool=N [default: auto]
     #[arg(long, value_name = "HOW", help_heading = "Storage")]
     pub execution: Option<Execution>,
@@ -177,6 +183,8 @@ pub struct SimFlags {
 
 /// The kind whose log is a file of its own, with options of its own.
 const QCOW2: &str = "qcow2";
+/// The kind whose images have no path.
+const RBD: &str = "rbd";
 
 fn threads(text: &str) -> Result<usize, String> {
     let legal = |threads: &usize| (1..=Execution::POOL_MAX).contains(threads);
@@ -262,7 +270,10 @@ impl StorageFlags {
     /// Only what was given is written down: the storage fills in the rest, and refuses what it does not know. An option that
     /// it would ignore is an error, not a surprise.
     pub(super) fn describe(&self, served: &Served) -> Result<StorageSpec, FieldError> {
-        let table = self.given(served);
+        let mut table = self.given(served);
+        if served.kind == RBD {
+            name_image(&mut table, served)?;
+        }
         serde_json::from_value(Value::Object(table)).map_err(|error| self.explain(&error.to_string(), served))
     }
 
@@ -299,6 +310,8 @@ impl StorageFlags {
             ("migratable", self.migratable.then_some(json!(true))),
             ("allow", (!self.allow_backing.is_empty()).then(|| json!(self.allow_backing))),
             ("snapshot", self.snapshot.as_ref().map(|snapshot| json!(snapshot))),
+            ("user", self.rbd_user.as_ref().map(|user| json!(user))),
+            ("conf", self.rbd_conf.as_ref().map(|conf| json!(conf))),
             ("luks", luks),
             ("execution", execution.map(|execution| json!(execution))),
             ("hugepages", self.hugepages.then_some(json!(true))),
@@ -339,6 +352,8 @@ impl StorageFlags {
             "lock" => "--no-lock".to_owned(),
             "allow" => "--allow-backing".to_owned(),
             "luks" => "--luks-key-file".to_owned(),
+            "user" => "--rbd-user".to_owned(),
+            "conf" => "--rbd-conf".to_owned(),
             "execution" if self.threads.is_some() => "--threads".to_owned(),
             other => format!("--{}", other.replace('_', "-")),
         }
@@ -351,6 +366,7 @@ impl StorageFlags {
         if let Some(field) = field_of("missing field `") {
             return match field {
                 "path" => FieldError::new("IMAGE", "is missing: give the path of what is to be served"),
+                "image" => FieldError::new("IMAGE", "is missing: give POOL/IMAGE"),
                 "size" => FieldError::new("--size", "is missing: give the capacity, as in --size 10G"),
                 other => FieldError::new(format!("--{}", other.replace('_', "-")), "is missing"),
             };
@@ -366,6 +382,26 @@ impl StorageFlags {
         }
         FieldError::new(option, format_args!("has no meaning for {} {}", served.kind_option, served.kind))
     }
+}
+
+/// An image of Ceph's is named by one word where others have a path.
+fn name_image(table: &mut Map<String, Value>, served: &Served) -> Result<(), FieldError> {
+    let Some(path) = &served.path else { return Ok(()) };
+    table.remove("path");
+    let refused = |why: &dyn std::fmt::Display| FieldError::new(served.path_option, why);
+    let spec: RbdSpec = path.to_string_lossy().parse().map_err(|error| refused(&error))?;
+    table.insert("pool".to_owned(), json!(spec.pool));
+    table.extend(spec.namespace.map(|namespace| ("namespace".to_owned(), json!(namespace))));
+    table.insert("image".to_owned(), json!(spec.image));
+    if let Some(snapshot) = spec.snapshot
+        && table.insert("snapshot".to_owned(), json!(snapshot)).is_some()
+    {
+        return Err(FieldError::new(
+            "--snapshot",
+            "is named by the image already, behind `@`: leave one of the two out",
+        ));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -431,6 +467,22 @@ mod tests {
         let log = memory.intent_log.unwrap();
         assert_eq!((memory.hugepages, log.size, log.sync), (true, ByteSize(64 << 20), SyncMode::Disabled));
         assert_eq!(log.dirty_memory, ByteSize(4 << 20));
+    }
+
+    #[test]
+    fn an_image_of_ceph_is_named_in_one_word() {
+        let options = "--rbd-user me --rbd-conf /c";
+        let Ok(StorageSpec::Rbd(image)) = describe("rbd", Some("p/n/i@s"), None, options) else { panic!() };
+        assert_eq!(image.spec().to_string(), "p/n/i@s");
+        assert_eq!((image.user.as_str(), image.conf.to_str()), ("me", Some("/c")));
+        assert_eq!(describe("rbd", Some("p/i"), None, "--snapshot s"), describe("rbd", Some("p/i@s"), None, ""));
+        let refused = |path, options| describe("rbd", path, None, options).unwrap_err();
+        assert!(refused(Some("p/i@s"), "--snapshot t").starts_with("--snapshot: is named by the image already"));
+        assert!(refused(Some("/i"), "").starts_with("IMAGE: `/i` is no image: write POOL/IMAGE"));
+        assert_eq!(refused(None, ""), "IMAGE: is missing: give POOL/IMAGE");
+        assert_eq!(refused(Some("p/i"), "--direct"), "--direct: has no meaning for --storage rbd");
+        let foreign = describe("file", Some("/a"), None, "--rbd-user me").unwrap_err();
+        assert_eq!(foreign, "--rbd-user: has no meaning for --storage file");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use storage::kit::{ImageLock, begins_like, check_access, has_left_io};
-use storage::{Access, Description, Look, OpenError};
+use storage::{Access, Description, Kind as _, Look, OpenError};
 
 /// Of all storages of `config`, which `daemon` may serve already; and what did not answer.
 pub(in crate::doctor) fn read(config: &Config, daemon: Option<u32>) -> (Vec<Facts>, Vec<Finding>) {
@@ -59,6 +59,9 @@ fn told(config: &Config, subject: &str) -> u32 {
 
 /// Its kind, and where it is.
 fn describe(spec: &StorageSpec) -> String {
+    if let StorageSpec::Rbd(image) = spec {
+        return format!("rbd {}", image.spec());
+    }
     let path = spec.clone().paths().first().map(|(_, path)| path.display().to_string());
     format!("{} {}", spec.kind(), path.unwrap_or_default()).trim_end().to_owned()
 }
@@ -106,6 +109,10 @@ fn foresee_open(spec: &StorageSpec) -> Result<Option<(Description, u64)>, Refusa
     if let StorageSpec::Memory(memory) = spec {
         return memory.foresee().map(|()| None).map_err(told);
     }
+    if let StorageSpec::Rbd(image) = spec {
+        // Ceph's library, the configuration and the keyring. Whether the cluster answers is not for a doctor to wait for.
+        return image.open().map(|_| None).map_err(told);
+    }
     for (file, lock) in opened(spec) {
         check_access(&file).map_err(told)?;
         if lock {
@@ -119,7 +126,7 @@ fn foresee_open(spec: &StorageSpec) -> Result<Option<(Description, u64)>, Refusa
             Some(volume::VolumeOptions { memory_file: MemoryFile::None, ..volume.clone() }.look())
         }
         StorageSpec::Qcow2(image) => Some(image.look()),
-        StorageSpec::Memory(_) | StorageSpec::Null(_) | StorageSpec::Sim(_) => None,
+        StorageSpec::Rbd(_) | StorageSpec::Memory(_) | StorageSpec::Null(_) | StorageSpec::Sim(_) => None,
     };
     let seen = seen.transpose().map_err(told)?;
     if let Some((_, Err(error))) = foresee(spec) {
@@ -152,7 +159,7 @@ fn opened(spec: &StorageSpec) -> Vec<(FileOptions, bool)> {
             let images = images.map(|(path, writes, _)| of(&path, !writes, image.direct, image.lock));
             images.chain(image.log.iter().map(|log| of(&log.path, false, log.direct, image.lock))).collect()
         }
-        StorageSpec::Memory(_) | StorageSpec::Null(_) | StorageSpec::Sim(_) => Vec::new(),
+        StorageSpec::Rbd(_) | StorageSpec::Memory(_) | StorageSpec::Null(_) | StorageSpec::Sim(_) => Vec::new(),
     }
 }
 
@@ -174,6 +181,9 @@ fn locks(spec: &StorageSpec) -> Vec<Lock> {
 
 /// Images and logs that the storage uses: where, whether they are written, and what they are.
 fn needs(spec: &StorageSpec) -> Vec<(PathBuf, bool, Role)> {
+    if matches!(spec, StorageSpec::Rbd(_)) {
+        return Vec::new();
+    }
     // A place for a memory file would be made by asking where it is.
     let mut quiet = spec.clone();
     without_memory_file(&mut quiet);

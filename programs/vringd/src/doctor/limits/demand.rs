@@ -31,6 +31,9 @@ const THREADS_OF_CONTROL: u64 = 9;
 const THREADS_OF_STORAGES: u64 = 4;
 /// qcow2's metadata, for all images.
 const THREADS_OF_QCOW2: u64 = 4;
+/// librbd's, for each image, and a connection to each of some OSDs.
+const THREADS_OF_RBD: u64 = 20;
+const DESCRIPTORS_OF_RBD: u64 = 32;
 /// For a directory, beside its session's.
 const THREADS_OF_DIRECTORY: u64 = 2;
 /// A thread's stack and its guard, and what its allocator takes.
@@ -70,6 +73,7 @@ impl Demand {
         let files: u64 = config.storages().map(files).sum();
         let pools: u64 = config.storages().map(|storage| threads(execution(storage))).sum();
         let exports = config.exports.len() as u64;
+        let clusters = config.storages().filter(|storage| matches!(storage, StorageSpec::Rbd(_))).count() as u64;
         let control = u64::from(config.control.is_some() || config.control_fd.is_some());
         let least = Needs {
             descriptors: 3 + workers * DESCRIPTORS_OF_WORKER + exports + files + control,
@@ -81,10 +85,12 @@ impl Demand {
             descriptors: DESCRIPTORS_OF_PROCESS
                 + workers * DESCRIPTORS_OF_WORKER
                 + exports * DESCRIPTORS_OF_EXPORT
-                + files * DESCRIPTORS_OF_FILE,
+                + files * DESCRIPTORS_OF_FILE
+                + clusters * DESCRIPTORS_OF_RBD,
             threads: THREADS_OF_PROCESS
                 + control * THREADS_OF_CONTROL
                 + THREADS_OF_STORAGES
+                + clusters * THREADS_OF_RBD
                 + if config.storages().any(|storage| matches!(storage, StorageSpec::Qcow2(_))) {
                     THREADS_OF_QCOW2
                 } else {
@@ -162,7 +168,7 @@ fn execution(storage: &StorageSpec) -> Execution {
         StorageSpec::File(file) => file.execution,
         StorageSpec::Volume(volume) => volume.execution,
         StorageSpec::Qcow2(image) => image.execution,
-        StorageSpec::Memory(_) | StorageSpec::Null(_) | StorageSpec::Sim(_) => Execution::Auto,
+        StorageSpec::Rbd(_) | StorageSpec::Memory(_) | StorageSpec::Null(_) | StorageSpec::Sim(_) => Execution::Auto,
     }
 }
 
@@ -176,7 +182,7 @@ fn files(storage: &StorageSpec) -> u64 {
         StorageSpec::Volume(volume) => 1 + u64::from(volume.log.is_some()),
         StorageSpec::Qcow2(image) => 1 + u64::from(image.log.is_some()),
         StorageSpec::Memory(memory) => u64::from(memory.path.is_some()),
-        StorageSpec::Null(_) | StorageSpec::Sim(_) => 0,
+        StorageSpec::Rbd(_) | StorageSpec::Null(_) | StorageSpec::Sim(_) => 0,
     }
 }
 

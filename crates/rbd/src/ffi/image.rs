@@ -1,0 +1,229 @@
+//! An open image: what it is, its size, its exclusive lock, its metadata.
+
+use super::library::{FEATURE_EXCLUSIVE_LOCK, LOCK_EXCLUSIVE, Library, RawImage, RawInfo, RawSetting};
+use super::{Errno, Pool, answer, read, text};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::{self, MaybeUninit};
+use std::ptr;
+
+/// Most settings that an image has; librbd tells if there are more.
+const SETTINGS: usize = 256;
+/// Most owners of a lock that are asked for; an exclusive one has one.
+const OWNERS: usize = 16;
+/// Longest value of metadata that is asked for.
+const METADATA_BYTES_MAX: usize = 4096;
+
+/// What an image is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stat {
+    /// Its size, in bytes.
+    pub(crate) bytes: u64,
+    /// Size of the objects that it consists of, in bytes.
+    pub(crate) object_bytes: u64,
+}
+
+/// Whom librbd tells of changes.
+struct Watch {
+    handle: u64,
+    told: *mut Told,
+}
+
+type Told = Box<dyn Fn() + Send + Sync>;
+
+/// An open image with its pool. All calls but those of `submit` wait for the cluster. Dropped, it is closed, and waits for requests.
+pub(crate) struct Image {
+    pub(super) library: &'static Library,
+    pub(super) raw: RawImage,
+    watch: Option<Watch>,
+    /// Closed behind the image.
+    _pool: Pool,
+}
+
+// SAFETY: librbd locks what its handles share; an image may be used and closed by any thread.
+unsafe impl Send for Image {}
+// SAFETY: as above.
+unsafe impl Sync for Image {}
+
+impl Image {
+    /// Opens an image of the pool.
+    pub(crate) fn open(pool: Pool, name: &str, read_only: bool) -> Result<Image, (Errno, Pool)> {
+        let library = pool.cluster.library;
+        let opened = text(name).and_then(|name| {
+            let mut raw = ptr::null_mut();
+            let open = if read_only { library.rbd_open_read_only } else { library.rbd_open };
+            // SAFETY: the pool is open, the rest lives for the call; without a snapshot it is the image as it is now.
+            answer(unsafe { open(pool.raw, name.as_ptr(), &raw mut raw, ptr::null()) })?;
+            Ok(raw)
+        });
+        match opened {
+            Ok(raw) => Ok(Image { library, raw, watch: None, _pool: pool }),
+            Err(errno) => Err((errno, pool)),
+        }
+    }
+
+    /// Looks at a snapshot from now on.
+    pub(crate) fn set_snapshot(&self, name: &str) -> Result<(), Errno> {
+        let name = text(name)?;
+        // SAFETY: the image is open, and the text lives for the call.
+        answer(unsafe { (self.library.rbd_snap_set)(self.raw, name.as_ptr()) }).map(drop)
+    }
+
+    /// What it is.
+    pub(crate) fn stat(&self) -> Result<Stat, Errno> {
+        let mut info = MaybeUninit::<RawInfo>::zeroed();
+        // SAFETY: the image is open, and there is room for what is filled.
+        answer(unsafe { (self.library.rbd_stat)(self.raw, info.as_mut_ptr(), mem::size_of::<RawInfo>()) })?;
+        // SAFETY: any bytes are such a value.
+        let info = unsafe { info.assume_init() };
+        Ok(Stat { bytes: info.size, object_bytes: info.object_size })
+    }
+
+    /// Its size now, in bytes.
+    pub(crate) fn bytes(&self) -> Result<u64, Errno> {
+        let mut bytes = 0;
+        // SAFETY: the image is open.
+        answer(unsafe { (self.library.rbd_get_size)(self.raw, &raw mut bytes) })?;
+        Ok(bytes)
+    }
+
+    /// Whether it has a lock that librbd itself minds.
+    pub(crate) fn has_lock(&self) -> Result<bool, Errno> {
+        let mut features = 0;
+        // SAFETY: the image is open.
+        answer(unsafe { (self.library.rbd_get_features)(self.raw, &raw mut features) })?;
+        Ok(features & FEATURE_EXCLUSIVE_LOCK != 0)
+    }
+
+    /// Changes its size.
+    pub(crate) fn resize(&self, bytes: u64) -> Result<(), Errno> {
+        // SAFETY: the image is open.
+        answer(unsafe { (self.library.rbd_resize)(self.raw, bytes) }).map(drop)
+    }
+
+    /// The value that holds for this image: its own, its pool's or the client's.
+    pub(crate) fn setting(&self, name: &str) -> Result<Option<String>, Errno> {
+        let mut settings = vec![RawSetting { name: ptr::null_mut(), value: ptr::null_mut(), source: 0 }; SETTINGS];
+        let mut count = SETTINGS as c_int;
+        // SAFETY: the image is open, and there is room for as many as are said.
+        answer(unsafe { (self.library.rbd_config_image_list)(self.raw, settings.as_mut_ptr(), &raw mut count) })?;
+        let there = usize::try_from(count).unwrap_or(0).min(SETTINGS);
+        let value = settings[..there].iter().find_map(|setting| {
+            // SAFETY: librbd has filled this one with two texts.
+            let (named, value) = unsafe { (CStr::from_ptr(setting.name), CStr::from_ptr(setting.value)) };
+            (named.to_bytes() == name.as_bytes()).then(|| value.to_string_lossy().into_owned())
+        });
+        // SAFETY: what librbd has filled goes back to it, once.
+        unsafe { (self.library.rbd_config_image_list_cleanup)(settings.as_mut_ptr(), count) };
+        Ok(value)
+    }
+
+    /// Takes the exclusive lock, and keeps it whoever asks for it.
+    pub(crate) fn lock(&self) -> Result<(), Errno> {
+        // SAFETY: the image is open.
+        answer(unsafe { (self.library.rbd_lock_acquire)(self.raw, LOCK_EXCLUSIVE) }).map(drop)
+    }
+
+    /// Gives the exclusive lock up.
+    pub(crate) fn unlock(&self) -> Result<(), Errno> {
+        // SAFETY: the image is open.
+        answer(unsafe { (self.library.rbd_lock_release)(self.raw) }).map(drop)
+    }
+
+    /// Who has the exclusive lock: the address of a client.
+    pub(crate) fn owner(&self) -> Result<Option<String>, Errno> {
+        let (mut mode, mut owners, mut count) = (0, [ptr::null_mut::<c_char>(); OWNERS], OWNERS);
+        let list = self.library.rbd_lock_get_owners;
+        // SAFETY: the image is open, and there is room for as many as are said.
+        match answer(unsafe { list(self.raw, &raw mut mode, owners.as_mut_ptr(), &raw mut count) }) {
+            Err(Errno(libc::ENOENT)) => return Ok(None),
+            answered => answered?,
+        };
+        let there = count.min(OWNERS);
+        let first = owners[..there].first();
+        // SAFETY: librbd has filled this one with a text.
+        let owner = first.map(|owner| unsafe { CStr::from_ptr(*owner) }.to_string_lossy().into_owned());
+        // SAFETY: what librbd has filled goes back to it, once.
+        unsafe { (self.library.rbd_lock_get_owners_cleanup)(owners.as_mut_ptr(), there) };
+        Ok(owner)
+    }
+
+    /// Takes the lock away from its owner, and has the cluster refuse whatever that client still sends.
+    pub(crate) fn break_lock(&self, owner: &str) -> Result<(), Errno> {
+        let owner = text(owner)?;
+        // SAFETY: the image is open, and the text lives for the call.
+        answer(unsafe { (self.library.rbd_lock_break)(self.raw, LOCK_EXCLUSIVE, owner.as_ptr()) }).map(drop)
+    }
+
+    /// What is written down with the image by this name.
+    pub(crate) fn metadata(&self, key: &str) -> Result<Option<String>, Errno> {
+        let key = text(key)?;
+        let mut value = vec![0_u8; METADATA_BYTES_MAX];
+        let mut bytes = value.len();
+        let get = self.library.rbd_metadata_get;
+        // SAFETY: the image is open, and the buffer has the length that is said.
+        match answer(unsafe { get(self.raw, key.as_ptr(), value.as_mut_ptr().cast(), &raw mut bytes) }) {
+            Ok(_) => Ok(Some(read(&value))),
+            Err(Errno(libc::ENOENT)) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Writes something down with the image.
+    pub(crate) fn set_metadata(&self, key: &str, value: &str) -> Result<(), Errno> {
+        let (key, value) = (text(key)?, text(value)?);
+        // SAFETY: the image is open, and the texts live for the call.
+        answer(unsafe { (self.library.rbd_metadata_set)(self.raw, key.as_ptr(), value.as_ptr()) }).map(drop)
+    }
+
+    /// Takes away what is written down with the image by this name.
+    pub(crate) fn remove_metadata(&self, key: &str) -> Result<(), Errno> {
+        let key = text(key)?;
+        // SAFETY: the image is open, and the text lives for the call.
+        answer(unsafe { (self.library.rbd_metadata_remove)(self.raw, key.as_ptr()) }).map(drop)
+    }
+
+    /// Has `told` called whenever somebody has changed the image. It must not call librbd, whose thread it is called on.
+    pub(crate) fn watch(&mut self, told: impl Fn() + Send + Sync + 'static) -> Result<(), Errno> {
+        let told: *mut Told = Box::into_raw(Box::new(Box::new(told)));
+        let mut handle = 0;
+        let watch = self.library.rbd_update_watch;
+        // SAFETY: the image is open; what is told stays until the watch has ended.
+        match answer(unsafe { watch(self.raw, &raw mut handle, updated, told.cast()) }) {
+            Ok(_) => {
+                self.watch = Some(Watch { handle, told });
+                Ok(())
+            }
+            Err(errno) => {
+                // SAFETY: librbd does not know of it, and it was made by `Box::into_raw`.
+                drop(unsafe { Box::from_raw(told) });
+                Err(errno)
+            }
+        }
+    }
+
+    /// Ends the watch, and waits for whoever is being told.
+    pub(crate) fn end_watch(&mut self) {
+        let Some(Watch { handle, told }) = self.watch.take() else { return };
+        // SAFETY: the image is open, and the handle is its own.
+        let ended = answer(unsafe { (self.library.rbd_update_unwatch)(self.raw, handle) });
+        // Otherwise it may still be called, and stays.
+        if ended.is_ok() {
+            // SAFETY: nobody is told any more, and it was made by `Box::into_raw`.
+            drop(unsafe { Box::from_raw(told) });
+        }
+    }
+}
+
+unsafe extern "C" fn updated(told: *mut c_void) {
+    // SAFETY: it was made by `watch`, and is there until the watch has ended.
+    let told = unsafe { &*told.cast::<Told>() };
+    told();
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        self.end_watch();
+        // SAFETY: no request is under way: whoever has one keeps the image. The pool is dropped behind it.
+        let _ = unsafe { (self.library.rbd_close)(self.raw) };
+    }
+}

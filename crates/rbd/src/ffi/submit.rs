@@ -1,0 +1,120 @@
+//! Requests: handed to librbd on a worker, completed on one of librbd's threads.
+//!
+//! A task belongs to its storage from its start to its end, stays in its place, and its buffers stay mapped until then
+//! ([`Storage`](storage::Storage)): there is no way to give a request up, and none to take it back from librbd. So its list of buffers, which
+//! librbd looks into until a read has ended, and the place of its reply may be the task's own, and no request allocates anything.
+
+use super::library::{Library, RawCompletion, ZEROES_KEEP_SPACE};
+use super::{Errno, Image, answer};
+use engine::Reply;
+use std::ffi::{c_int, c_void};
+use std::ptr::{self, NonNull};
+use storage::{Operation, Progress, Task, kit};
+
+/// Where the reply of a task waits for its end. Apart from the task's state, so that nobody who looks at that looks at this.
+struct Waiting {
+    library: Option<&'static Library>,
+    reply: Option<Reply>,
+}
+
+/// What a task remembers. Kept for the task's next requests.
+pub(crate) struct Flight {
+    waiting: NonNull<Waiting>,
+    /// The write has ended, and a flush is under way that makes it durable.
+    pub(crate) flushing: bool,
+}
+
+// SAFETY: of what it points to it is the only owner, but for one completion at a time, which comes before the task goes on.
+unsafe impl Send for Flight {}
+
+impl Default for Flight {
+    fn default() -> Flight {
+        let waiting = Box::leak(Box::new(Waiting { library: None, reply: None }));
+        Flight { waiting: NonNull::from(waiting), flushing: false }
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        // SAFETY: made by `Box::leak`; a task is dropped when nothing of it is under way any more.
+        drop(unsafe { Box::from_raw(self.waiting.as_ptr()) });
+    }
+}
+
+impl Progress for Flight {}
+
+/// Hands `operation` of the task to librbd: `reply` is completed with what it returns, bytes or a negated errno. Waits for nothing.
+///
+/// # Errors
+/// librbd does not take it; the reply is completed all the same.
+pub(crate) fn submit(image: &Image, task: &mut Task, operation: Operation, reply: Reply) {
+    let library = image.library;
+    let waiting = task.state.of::<Flight>().waiting.as_ptr();
+    // SAFETY: it is the task's, of which nothing is under way.
+    unsafe { *waiting = Waiting { library: Some(library), reply: Some(reply) } };
+    let mut completion = ptr::null_mut();
+    // SAFETY: what waits stays in its place until it was told.
+    let made = unsafe { (library.rbd_aio_create_completion)(waiting.cast(), ended, &raw mut completion) };
+    let taken = answer(made).and_then(|_| {
+        // SAFETY: the image is open, and whoever has the task keeps it so; the completion was made just now. The rest is the task's, of which
+        // see the module.
+        let taken = answer(unsafe { hand_over(image, task, operation, completion) });
+        if taken.is_err() {
+            // SAFETY: librbd does not know of it.
+            unsafe { (library.rbd_aio_release)(completion) };
+        }
+        taken
+    });
+    if let Err(Errno(errno)) = taken {
+        // SAFETY: nobody else knows of it.
+        let reply = unsafe { (*waiting).reply.take() };
+        if let Some(reply) = reply {
+            reply.complete(-errno);
+        }
+    }
+}
+
+/// # Safety
+/// The buffers of the task are mapped until the completion has been called, and their list stays in its place.
+unsafe fn hand_over(image: &Image, task: &Task, operation: Operation, completion: RawCompletion) -> c_int {
+    let Image { library, raw, .. } = image;
+    let list = task.buffers.as_ptr();
+    let Ok(count) = c_int::try_from(task.buffers.len()) else { return -libc::EINVAL };
+    let wide = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    // SAFETY: promised by our caller.
+    unsafe {
+        match operation {
+            Operation::Read { offset } => (library.rbd_aio_readv)(*raw, list, count, offset, completion),
+            // It is copied within this call (`rbd_disable_zero_copy_writes`): a guest that changes a page meanwhile breaks no checksum.
+            Operation::Write { offset, .. } => (library.rbd_aio_writev)(*raw, list, count, offset, completion),
+            Operation::Flush => (library.rbd_aio_flush)(*raw, completion),
+            Operation::Discard { offset, len } => (library.rbd_aio_discard)(*raw, offset, len, completion),
+            Operation::WriteZeroes { offset, len, unmap, .. } => {
+                let keep = if unmap { 0 } else { ZEROES_KEEP_SPACE };
+                (library.rbd_aio_write_zeroes)(*raw, offset, wide(len), completion, keep, 0)
+            }
+        }
+    }
+}
+
+/// Called on a thread of librbd's.
+unsafe extern "C" fn ended(completion: RawCompletion, waiting: *mut c_void) {
+    let waiting = waiting.cast::<Waiting>();
+    // SAFETY: the task is under way, so that this is in its place and nobody else uses it. It is taken out before the task is told, which may
+    // go on with another request at once.
+    let (library, reply) = unsafe { ((*waiting).library, (*waiting).reply.take()) };
+    let (Some(library), Some(reply)) = (library, reply) else { return };
+    // SAFETY: the completion is the one that has ended; it is released once, here.
+    let returned = unsafe {
+        let returned = (library.rbd_aio_get_return_value)(completion);
+        (library.rbd_aio_release)(completion);
+        returned
+    };
+    reply.complete(i32::try_from(returned).unwrap_or(i32::MAX));
+}
+
+/// Fills what a read has left of the task's buffers: nothing is there, which reads as zeroes.
+pub(crate) fn pad(task: &Task, done_bytes: u64) {
+    // SAFETY: the task has not ended, so that its buffers are mapped, and its read has.
+    unsafe { kit::zero(&task.buffers, done_bytes) };
+}

@@ -1,0 +1,90 @@
+//! Who may write an image: the owner of its exclusive lock.
+//!
+//! The lock is taken as one that is kept whoever asks for it: librbd refuses the writes of every other client meanwhile. But it asks a client
+//! that has the lock on its own behalf, as QEMU's does by default, to let it go, which such a client does, to ask for it again with its next
+//! write: so the owner is looked for first, and nobody's lock is asked for.
+//!
+//! The lock of a daemon of this machine that is gone is broken, which also has the cluster refuse whatever that one had sent and what has not
+//! arrived yet (a blocklist). Of anybody else's lock nothing is concluded ([`owner`](crate::owner)): where the cluster sees within half a minute that its
+//! owner is gone, librbd breaks it when it is asked for the lock.
+
+use crate::error::RbdError;
+use crate::ffi::{Errno, Image};
+use crate::owner::{Fate, Owner};
+use crate::spec::Spec;
+
+/// Where an owner writes down who it is, among the image's metadata.
+const KEY: &str = "vringd.owner";
+/// How often a lock is tried that somebody has just given up, or has just taken.
+const TRIES: usize = 4;
+
+/// Takes the lock.
+pub(crate) fn take(image: &Image, spec: &Spec, user: &str) -> Result<(), RbdError> {
+    if !image.has_lock().map_err(RbdError::failed(spec, "read its features"))? {
+        return Err(RbdError::NoLock(spec.to_string()));
+    }
+    for _ in 0..TRIES {
+        if let Some(owner) = owner(image, spec)? {
+            step_aside(image, spec, user, owner)?;
+        }
+        match image.lock() {
+            Ok(()) => return sign(image, spec),
+            // Somebody was quicker: the next look names who.
+            Err(Errno(libc::EROFS | libc::EAGAIN | libc::EBUSY)) => {}
+            Err(Errno(libc::EPERM | libc::EACCES)) => {
+                return Err(RbdError::Forbidden { user: user.to_owned(), spec: spec.to_string() });
+            }
+            Err(errno) => return Err(RbdError::failed(spec, "take its lock")(errno)),
+        }
+    }
+    Err(RbdError::failed(spec, "take its lock, which others take at the same time")(Errno(libc::EBUSY)))
+}
+
+/// Gives the lock up. What is left behind where that fails is what a killed daemon leaves.
+pub(crate) fn give_up(image: &Image, spec: &Spec) {
+    let done = image.remove_metadata(KEY).and_then(|()| image.unlock());
+    if let Err(errno) = done {
+        tracing::warn!(image = %spec, error = %errno.words(), "the lock of an image could not be given up: it lapses within 30 s");
+    }
+}
+
+fn owner(image: &Image, spec: &Spec) -> Result<Option<String>, RbdError> {
+    image.owner().map_err(RbdError::failed(spec, "ask for the owner of its lock"))
+}
+
+/// Breaks the lock of a daemon that is gone, and leaves those of all others alone.
+fn step_aside(image: &Image, spec: &Spec, user: &str, owner: String) -> Result<(), RbdError> {
+    let written = image.metadata(KEY).map_err(RbdError::failed(spec, "read its metadata"))?;
+    let about = match Fate::of(&owner, written.as_deref()) {
+        Fate::Gone(process) => {
+            return match image.break_lock(&owner) {
+                Ok(()) => {
+                    tracing::info!(image = %spec, owner, process, "the lock of a daemon that was killed is broken, and its client blocklisted");
+                    Ok(())
+                }
+                // It was given up meanwhile.
+                Err(Errno(libc::ENOENT)) => Ok(()),
+                Err(errno) => Err(RbdError::Break { user: user.to_owned(), source: errno.words() }),
+            };
+        }
+        Fate::Here => "this daemon serves it already".to_owned(),
+        Fate::Lives(process) => format!("process {process} of this machine serves it: stop it first"),
+        Fate::Unknown => {
+            "stop that client first; the lock of one that was killed elsewhere lapses within 30 s".to_owned()
+        }
+    };
+    Err(RbdError::Locked { spec: spec.to_string(), owner, about })
+}
+
+/// Writes down who has the lock, which is needed only by whoever comes after a death.
+fn sign(image: &Image, spec: &Spec) -> Result<(), RbdError> {
+    let Some(address) = owner(image, spec)? else {
+        return Err(RbdError::failed(spec, "keep its lock, which somebody has broken")(Errno(libc::ESHUTDOWN)));
+    };
+    if let Some(owner) = Owner::here(&address)
+        && let Err(errno) = image.set_metadata(KEY, &owner.write())
+    {
+        tracing::warn!(image = %spec, error = %errno.words(), "a daemon that comes after a death of this one will wait for its lock to lapse");
+    }
+    Ok(())
+}

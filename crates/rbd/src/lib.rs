@@ -1,0 +1,30 @@
+//! Disks that are images of a Ceph cluster (RBD).
+//!
+//! Ceph's own library does the work: it is looked for when the first such disk is asked for, so that a daemon without it starts. A request
+//! is handed to it on the worker, which never waits there, and ends on one of its threads, which completes an [`engine::Reply`].
+//!
+//! | file | concern |
+//! |---|---|
+//! | `ffi` | librados and librbd: all that is unsafe |
+//! | `options`, `spec` | what may be chosen, and how an image is written in one word |
+//! | `open` | from a description to an open image |
+//! | `guard`, `owner` | who may write: the exclusive lock, and what its owner has written down |
+//! | `served` | the storage |
+//! | `error` | what can be wrong, in words that name the fix |
+
+// A daemon's words go to its log; a line to a closed or full standard error would be a panic or a wait on a worker.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
+mod error;
+mod ffi;
+mod guard;
+mod open;
+mod options;
+mod owner;
+mod served;
+mod spec;
+
+pub use error::RbdError;
+pub use options::RbdOptions;
+pub use served::RbdStorage;
+pub use spec::{Spec, SpecError};

@@ -1,0 +1,178 @@
+//! From a description to an open image.
+
+use crate::error::RbdError;
+use crate::ffi::{Cluster, Errno, Image, Library, Pool};
+use crate::guard;
+use crate::options::RbdOptions;
+use crate::spec::Spec;
+use std::fs::File;
+use std::path::PathBuf;
+use storage::Kind as _;
+
+/// How long a monitor may take to answer when an image is opened.
+const PATIENCE_S: u32 = 10;
+
+/// What holds whatever the configuration says.
+const SETTINGS: [(&str, &str); 6] = [
+    // What is answered is durable, and no cache needs flushing. An image or a pool may say otherwise, which is looked at below.
+    ("rbd_cache", "false"),
+    // A guest may change a page while it is being sent, whose checksum is wrong then, and the session would be reset for ever.
+    ("rbd_disable_zero_copy_writes", "true"),
+    // Refusals are said by whoever reads them, in one line; the log is the daemon's.
+    ("log_to_stderr", "false"),
+    ("err_to_stderr", "false"),
+    // A socket of its own that takes commands is not within a sandbox's reach, and nobody asks for it.
+    ("admin_socket", ""),
+    ("client_mount_timeout", "10"),
+];
+
+/// An image that is open, and what was found of it.
+pub(crate) struct OpenImage {
+    pub(crate) image: Image,
+    pub(crate) bytes: u64,
+    pub(crate) object_bytes: u64,
+    /// Bytes that a discard must have to give space back.
+    pub(crate) discard_bytes: u32,
+    /// librbd has a cache of its own in front of the image, which is flushed behind a durable write.
+    pub(crate) cached: bool,
+}
+
+/// A client with its configuration, not connected, and without threads. Looks whether the files that it needs are there.
+pub(crate) fn client(library: &'static Library, options: &RbdOptions) -> Result<Cluster, RbdError> {
+    let path = &options.conf;
+    let unreadable = |source| RbdError::Conf { path: path.clone(), source };
+    File::open(path).map_err(unreadable)?;
+    let syntax = |errno: Errno| RbdError::Syntax { path: path.clone(), source: errno.words() };
+    let cluster = Cluster::new(library, &options.user).map_err(syntax)?;
+    let name = path.to_str().ok_or_else(|| syntax(Errno(libc::EINVAL)))?;
+    cluster.read_file(name).map_err(syntax)?;
+    for (option, value) in SETTINGS {
+        cluster.set(option, value).map_err(syntax)?;
+    }
+    let setting = |option| cluster.setting(option).map_err(syntax);
+    if setting("mon_host")?.trim().is_empty() {
+        return Err(RbdError::NoMonitor { path: path.clone() });
+    }
+    let without_key = setting("key")?.is_empty() && setting("keyfile")?.is_empty();
+    if without_key && setting("auth_client_required")?.contains("cephx") {
+        check_keyrings(options, &keyrings(&cluster).map_err(syntax)?)?;
+    }
+    Ok(cluster)
+}
+
+/// The files in which the key of the client is looked for.
+pub(crate) fn keyrings(cluster: &Cluster) -> Result<Vec<PathBuf>, Errno> {
+    let listed = cluster.setting("keyring")?;
+    Ok(listed.split([',', ';', ' ']).filter(|path| !path.is_empty()).map(PathBuf::from).collect())
+}
+
+/// Refuses if none can be read: Ceph's library takes the first that it can.
+fn check_keyrings(options: &RbdOptions, keyrings: &[PathBuf]) -> Result<(), RbdError> {
+    let look = |path: &PathBuf| File::open(path).err().map(|error| format!("{}: {error}", path.display()));
+    let refusals: Vec<_> = keyrings.iter().map(look).collect();
+    if refusals.iter().any(Option::is_none) {
+        return Ok(());
+    }
+    let refusals: Vec<_> = refusals.into_iter().flatten().collect();
+    let looked = refusals.join(", ");
+    Err(RbdError::NoKeyring { user: options.user.clone(), looked, path: options.conf.clone() })
+}
+
+/// Connects, and opens the image, with its lock if it is to be written. Waits for the cluster.
+pub(crate) fn open(options: &RbdOptions) -> Result<OpenImage, RbdError> {
+    let spec = options.spec();
+    let pool = pool(options)?;
+    let read_only = options.read_only();
+    let image = match Image::open(pool, &options.image, read_only) {
+        Ok(image) => image,
+        Err((errno, _pool)) => return Err(not_open(options, errno)),
+    };
+    if let Some(snapshot) = &options.snapshot {
+        image.set_snapshot(snapshot).map_err(|errno| match errno {
+            Errno(libc::ENOENT) => RbdError::NoSnapshot(spec.to_string()),
+            errno => RbdError::failed(&spec, "open its snapshot")(errno),
+        })?;
+    }
+    let setting = |name| image.setting(name).map_err(RbdError::failed(&spec, "read its configuration"));
+    let is = |value: Option<String>, word: &str| value.is_some_and(|value| value == word);
+    if !read_only && is(setting("rbd_disable_zero_copy_writes")?, "false") {
+        return Err(RbdError::ZeroCopy { spec: spec.to_string() });
+    }
+    let cached = is(setting("rbd_cache")?, "true");
+    let discard_bytes = setting("rbd_discard_granularity_bytes")?.and_then(|bytes| bytes.parse().ok());
+    if !read_only {
+        guard::take(&image, &spec, &options.user)?;
+    }
+    match image.stat() {
+        Ok(stat) if stat.bytes >= 512 => Ok(OpenImage {
+            bytes: stat.bytes,
+            object_bytes: stat.object_bytes,
+            discard_bytes: discard_bytes.filter(|bytes: &u32| bytes.is_multiple_of(512) && *bytes > 0).unwrap_or(512),
+            cached,
+            image,
+        }),
+        stat => {
+            if !read_only {
+                guard::give_up(&image, &spec);
+            }
+            Err(match stat {
+                Ok(stat) => RbdError::Empty { spec: spec.to_string(), bytes: stat.bytes },
+                Err(errno) => RbdError::failed(&spec, "read its size")(errno),
+            })
+        }
+    }
+}
+
+fn pool(options: &RbdOptions) -> Result<Pool, RbdError> {
+    let cluster = client(Library::get()?, options)?;
+    cluster.connect().map_err(|errno| not_connected(options, &cluster, errno))?;
+    let namespace = options.namespace.as_deref();
+    let pool = cluster.pool(&options.pool, namespace).map_err(|(errno, _cluster)| match errno {
+        Errno(libc::ENOENT) => RbdError::NoPool(options.pool.clone()),
+        Errno(libc::EPERM | libc::EACCES) => forbidden(options),
+        errno => RbdError::failed(&options.spec(), "open its pool")(errno),
+    })?;
+    if let Some(namespace) = namespace {
+        match pool.has_namespace(namespace) {
+            Ok(true) => {}
+            // Whoever may use a namespace alone may not ask for all of them.
+            Err(Errno(libc::EPERM | libc::EACCES)) => {}
+            Ok(false) => {
+                return Err(RbdError::NoNamespace { pool: options.pool.clone(), namespace: namespace.to_owned() });
+            }
+            Err(errno) => return Err(RbdError::failed(&options.spec(), "look for its namespace")(errno)),
+        }
+    }
+    Ok(pool)
+}
+
+fn not_connected(options: &RbdOptions, cluster: &Cluster, errno: Errno) -> RbdError {
+    let path = options.conf.clone();
+    match errno {
+        Errno(libc::ETIMEDOUT) => {
+            let monitors = cluster.setting("mon_host").unwrap_or_default();
+            RbdError::Silent { path, monitors, seconds: PATIENCE_S }
+        }
+        // The second where a keyring has no key of this user.
+        Errno(libc::EPERM | libc::EACCES | libc::ENOENT | libc::EINVAL | libc::ENOTSUP) => {
+            RbdError::Refused { user: options.user.clone(), source: errno.words() }
+        }
+        errno => RbdError::Connect { path, source: errno.words() },
+    }
+}
+
+fn not_open(options: &RbdOptions, errno: Errno) -> RbdError {
+    let spec = Spec { snapshot: None, ..options.spec() };
+    match errno {
+        Errno(libc::ENOENT) => RbdError::NoImage(spec.to_string()),
+        Errno(libc::EPERM | libc::EACCES) => forbidden(options),
+        Errno(libc::ENOSYS | libc::ENOTSUP | libc::ENXIO) => {
+            RbdError::Features { spec: spec.to_string(), source: errno.words() }
+        }
+        errno => RbdError::failed(&spec, "open it")(errno),
+    }
+}
+
+fn forbidden(options: &RbdOptions) -> RbdError {
+    RbdError::Forbidden { user: options.user.clone(), spec: options.spec().to_string() }
+}
