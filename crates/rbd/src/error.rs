@@ -107,7 +107,7 @@ pub enum RbdError {
         /// Who that is, as far as it is known, and what to do.
         about: String,
     },
-    /// user: client.{user} may not break the lock of the daemon that was killed: {source}; it lapses within 30 s, or give the user rights by `ceph auth caps client.{user} mon 'profile rbd' osd 'profile rbd'`
+    /// user: client.{user} may not break the lock of the daemon that was killed: {source}; give the user rights by `ceph auth caps client.{user} mon 'profile rbd' osd 'profile rbd'`
     Break {
         /// Who.
         user: String,
@@ -118,6 +118,22 @@ pub enum RbdError {
     ZeroCopy {
         /// The image.
         spec: String,
+    },
+    /// image: {spec}: the cluster has not answered within {seconds} s: look at `ceph health`, and whether `ceph auth get client.{user}` shows rights on OSDs
+    Late {
+        /// The image.
+        spec: String,
+        /// Of whom.
+        user: String,
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// image: {spec}: there can be no thread to open it: {source}
+    Thread {
+        /// The image.
+        spec: String,
+        /// The kernel's answer.
+        source: io::Error,
     },
     /// image: {spec}: cannot {what}: {source}
     Failed {

@@ -5,8 +5,8 @@
 //! write: so the owner is looked for first, and nobody's lock is asked for.
 //!
 //! The lock of a daemon of this machine that is gone is broken, which also has the cluster refuse whatever that one had sent and what has not
-//! arrived yet (a blocklist). Of anybody else's lock nothing is concluded ([`owner`](crate::owner)): where the cluster sees within half a minute that its
-//! owner is gone, librbd breaks it when it is asked for the lock.
+//! arrived yet (a blocklist). Of anybody else nothing is concluded ([`owner`](crate::owner)): the cluster sees within half a minute that a client is
+//! gone, and then librbd itself breaks its lock, in the same way, when it is asked for it.
 
 use crate::error::RbdError;
 use crate::ffi::{Errno, Image};
@@ -52,25 +52,30 @@ fn owner(image: &Image, spec: &Spec) -> Result<Option<String>, RbdError> {
     image.owner().map_err(RbdError::failed(spec, "ask for the owner of its lock"))
 }
 
-/// Breaks the lock of a daemon that is gone, and leaves those of all others alone.
+/// Breaks the lock of a daemon that is gone, leaves that of a client that is gone to librbd, and those of all others alone.
 fn step_aside(image: &Image, spec: &Spec, user: &str, owner: String) -> Result<(), RbdError> {
     let written = image.metadata(KEY).map_err(RbdError::failed(spec, "read its metadata"))?;
-    let about = match Fate::of(&owner, written.as_deref()) {
-        Fate::Gone(process) => {
-            return match image.break_lock(&owner) {
-                Ok(()) => {
-                    tracing::info!(image = %spec, owner, process, "the lock of a daemon that was killed is broken, and its client blocklisted");
-                    Ok(())
-                }
-                // It was given up meanwhile.
-                Err(Errno(libc::ENOENT)) => Ok(()),
-                Err(errno) => Err(RbdError::Break { user: user.to_owned(), source: errno.words() }),
-            };
-        }
+    let fate = Fate::of(&owner, written.as_deref());
+    if let Fate::Gone(process) = fate {
+        return match image.break_lock(&owner) {
+            Ok(()) => {
+                tracing::info!(image = %spec, owner, process, "the lock of a daemon that was killed is broken, and its client blocklisted");
+                Ok(())
+            }
+            // It was given up meanwhile.
+            Err(Errno(libc::ENOENT)) => Ok(()),
+            Err(errno) => Err(RbdError::Break { user: user.to_owned(), source: errno.words() }),
+        };
+    }
+    if !image.is_open_at(&owner).map_err(RbdError::failed(spec, "ask who has it open"))? {
+        tracing::info!(image = %spec, owner, "the owner of an image's lock is gone, and its lock is broken");
+        return Ok(());
+    }
+    let about = match fate {
         Fate::Here => "this daemon serves it already".to_owned(),
         Fate::Lives(process) => format!("process {process} of this machine serves it: stop it first"),
-        Fate::Unknown => {
-            "stop that client first; the lock of one that was killed elsewhere lapses within 30 s".to_owned()
+        Fate::Gone(_) | Fate::Unknown => {
+            "stop that client first; if it was killed, the cluster sees that within 30 s: try again then".to_owned()
         }
     };
     Err(RbdError::Locked { spec: spec.to_string(), owner, about })

@@ -1,23 +1,29 @@
 //! The storage: an image that is open.
 
 use crate::error::RbdError;
-use crate::ffi::{Flight, Image, pad, submit};
+use crate::ffi::{Flight, Image, Ready, pad};
 use crate::guard;
 use crate::open::{OpenImage, open};
 use crate::options::RbdOptions;
 use crate::spec::Spec;
 use engine::{Completion, Io, Token, Ways};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Weak};
-use storage::kit::{Jobs, WORK, check_growth};
+use std::thread::Builder;
+use std::time::Duration;
+use storage::kit::{Jobs, ON_THE_SPOT_MAX, WORK, check_growth};
 use storage::{Action, Description, Execution, Handed, Kind as _, Operation, Step, Storage, StorageError, Task};
 
 /// Smallest block that an OSD of today writes without reading it first (`bluestore_min_alloc_size`).
 const PHYSICAL_BLOCK_BYTES: u32 = 4096;
+/// How long a cluster may take to open an image. A monitor that does not answer is told of before.
+const OPEN_PATIENCE: Duration = Duration::from_secs(30);
 
 /// An image that is open. Dropped, it waits for the cluster: not on a worker.
 pub struct RbdStorage {
     shared: Arc<Shared>,
+    jobs: Jobs,
     spec: Spec,
     read_only: bool,
     object_bytes: u32,
@@ -34,11 +40,25 @@ struct Shared {
 }
 
 impl RbdStorage {
-    /// Connects to the cluster, and opens the image, with its lock if it is to be written. Waits for the cluster: not on a worker.
+    /// Connects to the cluster, and opens the image, with its lock if it is to be written. Waits for the cluster, for a while: not on a worker.
     ///
     /// # Errors
     /// One line that names the field and the fix.
     pub fn open(options: &RbdOptions) -> Result<RbdStorage, RbdError> {
+        // Whoever has no rights on OSDs, and whoever comes while they are down, waits without end in librbd.
+        let (tell, told) = channel();
+        let asked = options.clone();
+        let open = move || drop(tell.send(RbdStorage::open_here(&asked)));
+        let spec = || options.spec().to_string();
+        let started = Builder::new().name("rbd-open".to_owned()).spawn(open);
+        started.map_err(|source| RbdError::Thread { spec: spec(), source })?;
+        // An image that is open when nobody waits for it any more is closed at once, there.
+        told.recv_timeout(OPEN_PATIENCE).unwrap_or_else(|_| {
+            Err(RbdError::Late { spec: spec(), user: options.user.clone(), seconds: OPEN_PATIENCE.as_secs() })
+        })
+    }
+
+    fn open_here(options: &RbdOptions) -> Result<RbdStorage, RbdError> {
         let OpenImage { image, bytes, object_bytes, discard_bytes, cached } = open(options)?;
         let (spec, read_only) = (options.spec(), options.read_only());
         WORK.prepare();
@@ -52,6 +72,7 @@ impl RbdStorage {
         });
         Ok(RbdStorage {
             shared,
+            jobs: Jobs::on(&WORK),
             spec,
             read_only,
             object_bytes: u32::try_from(object_bytes).unwrap_or(0),
@@ -161,7 +182,14 @@ impl Storage for RbdStorage {
             Err(error) => return Step::Done(Err(error)),
         }
         task.state.of::<Flight>().flushing = false;
-        submit(&self.shared.image, task, operation, io.reply_by(Ways::THREAD, token));
+        let (ready, reply) = (Ready::of(task, operation), io.reply_by(Ways::THREAD, token));
+        // What is written is copied. A worker's other rings do not wait for much of that.
+        if operation.action() == Action::Write && task.bytes() > ON_THE_SPOT_MAX && !io.may_block() {
+            let shared = self.shared.clone();
+            self.jobs.go(move || ready.submit(&shared.image, reply));
+        } else {
+            ready.submit(&self.shared.image, reply);
+        }
         Step::Pending
     }
 
@@ -173,7 +201,7 @@ impl Storage for RbdStorage {
         let flight = task.state.of::<Flight>();
         if self.cached && operation.is_durable() && action != Action::Flush && !flight.flushing {
             flight.flushing = true;
-            submit(&self.shared.image, task, Operation::Flush, io.reply_by(Ways::THREAD, completion.token));
+            Ready::of(task, Operation::Flush).submit(&self.shared.image, io.reply_by(Ways::THREAD, completion.token));
             return Step::Pending;
         }
         if action == Action::Read && bytes < task.bytes() {

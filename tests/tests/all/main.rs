@@ -3,6 +3,7 @@
 mod bench_backup;
 mod bench_disk;
 mod bench_fs;
+mod ceph;
 mod cli;
 mod commits;
 mod dirty_log;

@@ -1,6 +1,6 @@
 //! An open image: what it is, its size, its exclusive lock, its metadata.
 
-use super::library::{FEATURE_EXCLUSIVE_LOCK, LOCK_EXCLUSIVE, Library, RawImage, RawInfo, RawSetting};
+use super::library::{FEATURE_EXCLUSIVE_LOCK, LOCK_EXCLUSIVE, Library, RawImage, RawInfo, RawSetting, RawWatcher};
 use super::{Errno, Pool, answer, read, text};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::{self, MaybeUninit};
@@ -10,6 +10,8 @@ use std::ptr;
 const SETTINGS: usize = 256;
 /// Most owners of a lock that are asked for; an exclusive one has one.
 const OWNERS: usize = 16;
+/// Most clients of an image that are asked for; librbd tells if there are more.
+const WATCHERS: usize = 256;
 /// Longest value of metadata that is asked for.
 const METADATA_BYTES_MAX: usize = 4096;
 
@@ -145,6 +147,23 @@ impl Image {
         // SAFETY: what librbd has filled goes back to it, once.
         unsafe { (self.library.rbd_lock_get_owners_cleanup)(owners.as_mut_ptr(), there) };
         Ok(owner)
+    }
+
+    /// Whether the client at this address has the image open, as far as the cluster knows: of one that was killed it does for half a minute.
+    pub(crate) fn is_open_at(&self, address: &str) -> Result<bool, Errno> {
+        let mut watchers = vec![RawWatcher { address: ptr::null_mut(), id: 0, cookie: 0 }; WATCHERS];
+        let mut count = watchers.len();
+        // SAFETY: the image is open, and there is room for as many as are said.
+        answer(unsafe { (self.library.rbd_watchers_list)(self.raw, watchers.as_mut_ptr(), &raw mut count) })?;
+        let there = count.min(WATCHERS);
+        let is_it = |watcher: &RawWatcher| {
+            // SAFETY: librbd has filled this one with a text.
+            unsafe { CStr::from_ptr(watcher.address) }.to_bytes() == address.as_bytes()
+        };
+        let is_open = watchers[..there].iter().any(is_it);
+        // SAFETY: what librbd has filled goes back to it, once.
+        unsafe { (self.library.rbd_watchers_list_cleanup)(watchers.as_mut_ptr(), there) };
+        Ok(is_open)
     }
 
     /// Takes the lock away from its owner, and has the cluster refuse whatever that client still sends.

@@ -41,6 +41,15 @@ pub(super) struct RawSetting {
     pub(super) source: c_int,
 }
 
+/// `rbd_image_watcher_t`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct RawWatcher {
+    pub(super) address: *mut c_char,
+    pub(super) id: i64,
+    pub(super) cookie: u64,
+}
+
 /// `RBD_LOCK_MODE_EXCLUSIVE`
 pub(super) const LOCK_EXCLUSIVE: c_int = 0;
 /// `RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`
@@ -110,6 +119,8 @@ functions! {
         rbd_lock_get_owners(RawImage, *mut c_int, *mut *mut c_char, *mut usize) -> c_int;
         rbd_lock_get_owners_cleanup(*mut *mut c_char, usize);
         rbd_lock_break(RawImage, c_int, *const c_char) -> c_int;
+        rbd_watchers_list(RawImage, *mut RawWatcher, *mut usize) -> c_int;
+        rbd_watchers_list_cleanup(*mut RawWatcher, usize);
         rbd_metadata_get(RawImage, *const c_char, *mut c_char, *mut usize) -> c_int;
         rbd_metadata_set(RawImage, *const c_char, *const c_char) -> c_int;
         rbd_metadata_remove(RawImage, *const c_char) -> c_int;

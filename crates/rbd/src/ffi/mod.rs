@@ -15,7 +15,7 @@ mod submit;
 pub(crate) use cluster::{Cluster, Pool};
 pub(crate) use image::Image;
 pub(crate) use library::{Library, MissingLibrary};
-pub(crate) use submit::{Flight, pad, submit};
+pub(crate) use submit::{Flight, Ready, pad};
 
 use std::ffi::{CStr, CString};
 

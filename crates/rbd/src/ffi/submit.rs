@@ -7,6 +7,7 @@
 use super::library::{Library, RawCompletion, ZEROES_KEEP_SPACE};
 use super::{Errno, Image, answer};
 use engine::Reply;
+use libc::iovec;
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
 use storage::{Operation, Progress, Task, kit};
@@ -43,55 +44,71 @@ impl Drop for Flight {
 
 impl Progress for Flight {}
 
-/// Hands `operation` of the task to librbd: `reply` is completed with what it returns, bytes or a negated errno. Waits for nothing.
-///
-/// # Errors
-/// librbd does not take it; the reply is completed all the same.
-pub(crate) fn submit(image: &Image, task: &mut Task, operation: Operation, reply: Reply) {
-    let library = image.library;
-    let waiting = task.state.of::<Flight>().waiting.as_ptr();
-    // SAFETY: it is the task's, of which nothing is under way.
-    unsafe { *waiting = Waiting { library: Some(library), reply: Some(reply) } };
-    let mut completion = ptr::null_mut();
-    // SAFETY: what waits stays in its place until it was told.
-    let made = unsafe { (library.rbd_aio_create_completion)(waiting.cast(), ended, &raw mut completion) };
-    let taken = answer(made).and_then(|_| {
-        // SAFETY: the image is open, and whoever has the task keeps it so; the completion was made just now. The rest is the task's, of which
-        // see the module.
-        let taken = answer(unsafe { hand_over(image, task, operation, completion) });
-        if taken.is_err() {
-            // SAFETY: librbd does not know of it.
-            unsafe { (library.rbd_aio_release)(completion) };
-        }
-        taken
-    });
-    if let Err(Errno(errno)) = taken {
-        // SAFETY: nobody else knows of it.
-        let reply = unsafe { (*waiting).reply.take() };
-        if let Some(reply) = reply {
-            reply.complete(-errno);
-        }
-    }
+/// A request that is about to be handed over, on whatever thread.
+pub(crate) struct Ready {
+    operation: Operation,
+    list: *const iovec,
+    count: usize,
+    waiting: *mut Waiting,
 }
 
-/// # Safety
-/// The buffers of the task are mapped until the completion has been called, and their list stays in its place.
-unsafe fn hand_over(image: &Image, task: &Task, operation: Operation, completion: RawCompletion) -> c_int {
-    let Image { library, raw, .. } = image;
-    let list = task.buffers.as_ptr();
-    let Ok(count) = c_int::try_from(task.buffers.len()) else { return -libc::EINVAL };
-    let wide = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-    // SAFETY: promised by our caller.
-    unsafe {
-        match operation {
-            Operation::Read { offset } => (library.rbd_aio_readv)(*raw, list, count, offset, completion),
-            // It is copied within this call (`rbd_disable_zero_copy_writes`): a guest that changes a page meanwhile breaks no checksum.
-            Operation::Write { offset, .. } => (library.rbd_aio_writev)(*raw, list, count, offset, completion),
-            Operation::Flush => (library.rbd_aio_flush)(*raw, completion),
-            Operation::Discard { offset, len } => (library.rbd_aio_discard)(*raw, offset, len, completion),
-            Operation::WriteZeroes { offset, len, unmap, .. } => {
-                let keep = if unmap { 0 } else { ZEROES_KEEP_SPACE };
-                (library.rbd_aio_write_zeroes)(*raw, offset, wide(len), completion, keep, 0)
+// SAFETY: what it points to is the task's, which stays in its place until its reply was completed: that comes with `submit` at the earliest.
+unsafe impl Send for Ready {}
+
+impl Ready {
+    /// `operation` on what the task has.
+    pub(crate) fn of(task: &mut Task, operation: Operation) -> Ready {
+        let (list, count) = (task.buffers.as_ptr(), task.buffers.len());
+        Ready { operation, list, count, waiting: task.state.of::<Flight>().waiting.as_ptr() }
+    }
+
+    /// Hands it to librbd: `reply` is completed with what that returns, bytes or a negated errno. Waits for nothing, and copies what is to be
+    /// written.
+    pub(crate) fn submit(self, image: &Image, reply: Reply) {
+        let (library, waiting) = (image.library, self.waiting);
+        // SAFETY: it is the task's, of which nothing is under way.
+        unsafe { *waiting = Waiting { library: Some(library), reply: Some(reply) } };
+        let mut completion = ptr::null_mut();
+        // SAFETY: what waits stays in its place until it was told.
+        let made = unsafe { (library.rbd_aio_create_completion)(waiting.cast(), ended, &raw mut completion) };
+        let taken = answer(made).and_then(|_| {
+            // SAFETY: the image is open, and whoever has the task keeps it so; the completion was made just now. The rest is the task's, of
+            // which see the module.
+            let taken = answer(unsafe { self.hand_over(image, completion) });
+            if taken.is_err() {
+                // SAFETY: librbd does not know of it.
+                unsafe { (library.rbd_aio_release)(completion) };
+            }
+            taken
+        });
+        if let Err(Errno(errno)) = taken {
+            // SAFETY: nobody else knows of it.
+            let reply = unsafe { (*waiting).reply.take() };
+            if let Some(reply) = reply {
+                reply.complete(-errno);
+            }
+        }
+    }
+
+    /// # Safety
+    /// The buffers of the task are mapped until the completion has been called, and their list stays in its place.
+    unsafe fn hand_over(&self, image: &Image, completion: RawCompletion) -> c_int {
+        let Image { library, raw, .. } = image;
+        let (raw, list) = (*raw, self.list);
+        let Ok(count) = c_int::try_from(self.count) else { return -libc::EINVAL };
+        let wide = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        // SAFETY: promised by our caller.
+        unsafe {
+            match self.operation {
+                Operation::Read { offset } => (library.rbd_aio_readv)(raw, list, count, offset, completion),
+                // It is copied within this call (`rbd_disable_zero_copy_writes`): a guest that changes a page afterwards breaks no checksum.
+                Operation::Write { offset, .. } => (library.rbd_aio_writev)(raw, list, count, offset, completion),
+                Operation::Flush => (library.rbd_aio_flush)(raw, completion),
+                Operation::Discard { offset, len } => (library.rbd_aio_discard)(raw, offset, len, completion),
+                Operation::WriteZeroes { offset, len, unmap, .. } => {
+                    let keep = if unmap { 0 } else { ZEROES_KEEP_SPACE };
+                    (library.rbd_aio_write_zeroes)(raw, offset, wide(len), completion, keep, 0)
+                }
             }
         }
     }
