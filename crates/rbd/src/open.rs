@@ -98,7 +98,9 @@ pub(crate) fn open(options: &RbdOptions) -> Result<OpenImage, RbdError> {
     if !read_only && is(setting("rbd_disable_zero_copy_writes")?, "false") {
         return Err(RbdError::ZeroCopy { spec: spec.to_string() });
     }
-    let cached = is(setting("rbd_cache")?, "true");
+    // The second is a log on a local device, of Ceph's own, which may keep writes to itself until they are flushed.
+    let logged = setting("rbd_persistent_cache_mode")?.is_some_and(|mode| mode != "disabled");
+    let cached = logged || is(setting("rbd_cache")?, "true");
     let discard_bytes = setting("rbd_discard_granularity_bytes")?.and_then(|bytes| bytes.parse().ok());
     if !read_only {
         guard::take(&image, &spec, &options.user)?;
