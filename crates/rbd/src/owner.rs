@@ -4,6 +4,8 @@
 //! at once: a process number and the time at which it began, in the same name space of process numbers and the same boot of the machine, are
 //! one process. Of any other machine, and of a container that is not this one, nothing is concluded.
 
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use std::fs;
 
 /// A process that has, or had, the lock.
@@ -73,9 +75,10 @@ impl Fate {
         if (&process.boot, &process.name_space) != (&here.boot, &here.name_space) {
             return Fate::Unknown;
         }
-        match begun(process.number) {
-            Some(begun) if begun == process.begun => Fate::Lives(process.number),
-            _ => Fate::Gone(process.number),
+        match look(process.number) {
+            Seen::Lives(begun) if begun == process.begun => Fate::Lives(process.number),
+            Seen::Lives(_) | Seen::Gone => Fate::Gone(process.number),
+            Seen::Hidden => Fate::Unknown,
         }
     }
 }
@@ -85,21 +88,41 @@ impl Process {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned();
         let name_space = fs::read_link("/proc/self/ns/pid").ok()?.to_str()?.to_owned();
         let number = std::process::id();
-        Some(Process { boot, name_space, number, begun: begun(number)? })
+        let Seen::Lives(begun) = look(number) else { return None };
+        Some(Process { boot, name_space, number, begun })
     }
 }
 
-/// When the process of this number began; `None` where there is none, or only what is left of one.
-fn begun(number: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
+/// What is seen of a process.
+enum Seen {
+    /// It began then, in the kernel's ticks since the boot.
+    Lives(u64),
+    /// There is none of this number, or only what its parent has not asked for yet.
+    Gone,
+    /// There is one, of which no more can be seen (`hidepid`, proc(5)).
+    Hidden,
+}
+
+fn look(number: u32) -> Seen {
+    match fs::read_to_string(format!("/proc/{number}/stat")) {
+        Ok(text) => read_stat(&text).unwrap_or(Seen::Hidden),
+        Err(_) => {
+            let process = i32::try_from(number).ok().and_then(Pid::from_raw);
+            let answer = process.map_or(Err(Errno::SRCH), test_kill_process);
+            if answer == Err(Errno::SRCH) { Seen::Gone } else { Seen::Hidden }
+        }
+    }
+}
+
+/// By proc_pid_stat(5): the state is the third field, and the time the twenty-second.
+fn read_stat(text: &str) -> Option<Seen> {
     // The name of the program, in parentheses, may have any character; what follows has none of them.
     let (_, behind) = text.rsplit_once(')')?;
     let fields: Vec<&str> = behind.split_whitespace().collect();
-    // proc_pid_stat(5): the state is the third field, and the time the twenty-second.
-    if matches!(*fields.first()?, "Z" | "X") {
-        return None;
+    match *fields.first()? {
+        "Z" | "X" => Some(Seen::Gone),
+        _ => fields.get(19)?.parse().ok().map(Seen::Lives),
     }
-    fields.get(19)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -130,7 +153,8 @@ mod tests {
         assert_eq!(fate(&written(|_| {})), Fate::Here);
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let number = child.id();
-        let text = written(|process| (process.number, process.begun) = (number, begun(number).unwrap()));
+        let Seen::Lives(begun) = look(number) else { panic!("it sleeps") };
+        let text = written(|process| (process.number, process.begun) = (number, begun));
         assert_eq!(fate(&text), Fate::Lives(number));
         child.kill().unwrap();
         while fate(&text) == Fate::Lives(number) {

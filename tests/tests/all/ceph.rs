@@ -370,6 +370,31 @@ fn a_killed_daemon_is_followed_at_once() -> Result<()> {
 }
 
 #[test]
+fn a_lock_that_is_taken_away_ends_writes_and_the_next_opening_has_it() -> Result<()> {
+    let mut place = Place::new()?;
+    let daemon = place.serve("")?;
+    let (frontend, mut ring) = place.connect()?;
+    ensure!(write(&mut ring, 1, 1) == OK);
+    place.cluster.run(
+        "rbd lock ls --format json disk >locks; python3 -c \"\nimport json, subprocess\n\
+         for lock in json.load(open('locks')):\n  \
+         subprocess.check_call(['rbd', 'lock', 'rm', 'disk', lock['id'], lock['locker']])\"",
+    )?;
+    eventually("a refusal", || Ok(write(&mut ring, 1, 2) != OK))?;
+    ensure!(write(&mut ring, 1, 2) != OK, "for good");
+    let said = daemon.output();
+    ensure!(said.matches("another client has taken the lock of an image away").count() == 1, "{said}");
+    drop((ring, frontend));
+    daemon.remove("disk", true)?;
+    daemon.stop()?;
+    let daemon = place.serve("")?;
+    let (frontend, mut ring) = place.connect()?;
+    ensure!(read(&mut ring, 1) == contents(1, 1) && write(&mut ring, 1, 3) == OK);
+    drop((ring, frontend));
+    daemon.stop()
+}
+
+#[test]
 fn an_osd_that_is_gone_for_a_while_is_waited_for() -> Result<()> {
     // What only memory has would be gone with it.
     let mut place = Place::on(Store::File)?;
