@@ -4,9 +4,9 @@ use crate::Ring;
 use crate::label::Label;
 use crate::queue::Broken;
 use crate::ring_set::RingSet;
-use std::num::NonZeroU8;
+use std::num::{NonZeroU8, NonZeroU64};
 use std::time::Duration;
-use vhost_user::RingStart;
+use vhost_user::{BackendChannel, RingStart};
 use vring::Note;
 
 /// What came of a [`Device::take`] that succeeded.
@@ -53,6 +53,17 @@ pub(crate) trait Device: Send + Sync {
         let _ = (state, is_wanted);
         Err("it has no state".to_owned())
     }
+
+    /// A frontend is there, which is asked for things by this channel.
+    fn session_started(&self, _channel: &BackendChannel) {}
+
+    /// As [`vhost_user::Target::shared_memory_bytes`].
+    fn shared_memory_bytes(&self) -> Option<NonZeroU64> {
+        None
+    }
+
+    /// As [`vhost_user::Target::shared_memory_told`].
+    fn shared_memory_told(&self) {}
 
     /// Whether the device has a config space to show.
     fn has_config(&self) -> bool;

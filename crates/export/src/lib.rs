@@ -38,7 +38,9 @@ mod turns;
 mod virtqueue;
 mod workers;
 
-pub use directory::{DirectoryOptions, DirectoryStatus, FuseSession, Policy, REQUEST_QUEUES_MAX};
+pub use directory::{
+    DaxOptions, DirectoryOptions, DirectoryStatus, FuseSession, Policy, REQUEST_QUEUES_MAX, WINDOW_BYTES_MAX,
+};
 pub use error::ExportError;
 pub use export::{Export, Held};
 pub use figures::{Latency, Requests, RingFigures};

@@ -4,7 +4,7 @@ use crate::Ring;
 use crate::rings::Running;
 use crate::shared::Shared;
 use engine::{Io, Panic};
-use std::num::NonZeroU8;
+use std::num::{NonZeroU8, NonZeroU64};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use vhost_user::{BackendChannel, RingStart, SessionEnd, SessionInfo, Suspended, Target};
@@ -85,6 +85,14 @@ impl Target for ExportTarget {
 
     fn load(&mut self, state: Vec<u8>) -> Result<(), String> {
         self.shared.load(&state)
+    }
+
+    fn shared_memory_bytes(&self) -> Option<NonZeroU64> {
+        self.shared.device.shared_memory_bytes()
+    }
+
+    fn shared_memory_told(&mut self) {
+        self.shared.device.shared_memory_told();
     }
 
     fn has_config(&self) -> bool {
@@ -203,11 +211,13 @@ impl Target for ExportTarget {
     }
 
     fn session_resumed(&mut self, frontend: SessionInfo, channel: BackendChannel) {
+        self.shared.device.session_started(&channel);
         self.shared.lock().session_resumed(frontend, channel);
     }
 
     fn session_started(&mut self, frontend: SessionInfo, channel: BackendChannel) {
         tracing::info!(export = self.shared.name(), %frontend, "frontend connected");
+        self.shared.device.session_started(&channel);
         self.shared.lock().session_started(frontend, channel);
     }
 

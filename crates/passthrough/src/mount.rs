@@ -41,6 +41,15 @@ const MAPPED: [FsWord; 3] = [
 /// tmpfs: a read through a mapping takes memory for a hole.
 const TMPFS: FsWord = 0x0102_1994;
 
+/// XFS, whose files can be mapped as well as those, but for what is said of them.
+const XFS: FsWord = 0x5846_5342;
+
+/// Whether what somebody else has mapped of a file is what a call reads and writes: of local file systems.
+pub(crate) fn is_mapped_well(fd: BorrowedFd<'_>) -> Result<bool> {
+    let magic = rustix::fs::fstatfs(fd)?.f_type;
+    Ok(magic == XFS || MAPPED.contains(&magic))
+}
+
 /// What was found out about a mount.
 #[derive(Debug)]
 struct Facts {

@@ -55,6 +55,21 @@ pub enum Readdirplus {
     Auto,
 }
 
+/// Which files a guest maps into the DAX window, of those that can be: whose size is a multiple of 2 MiB, on ext4, XFS, btrfs or
+/// tmpfs, and which the daemon may write.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[serde(rename_all = "snake_case")]
+pub enum DaxWhen {
+    /// None, unless the guest mounts with `-o dax`
+    Never,
+    /// Those with the extended attribute `user.vringd.dax` on the host
+    #[default]
+    Inode,
+    /// All of them
+    Always,
+}
+
 /// When inodes are held by file handles (name_to_handle_at(2)) and not by open descriptors.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]

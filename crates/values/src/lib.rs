@@ -23,7 +23,9 @@ mod tls;
 mod volume;
 
 pub use cpus::CpuList;
-pub use directory::{CachePolicy, FileHandles, MigrationMode, MigrationOnError, Multidevs, Negotiation, Readdirplus};
+pub use directory::{
+    CachePolicy, DaxWhen, FileHandles, MigrationMode, MigrationOnError, Multidevs, Negotiation, Readdirplus,
+};
 pub use execution::Execution;
 pub use favour::Favour;
 pub use field::{FieldError, check_size, fields};

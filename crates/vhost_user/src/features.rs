@@ -21,8 +21,13 @@ pub(crate) const LOG_ALL: u64 = VhostUserVirtioFeatures::LOG_ALL.bits();
 /// Features of the transport, offered for every device.
 pub(crate) const TRANSPORT: u64 = RING_INDIRECT_DESC | RING_EVENT_IDX | VERSION_1 | RING_RESET | PROTOCOL_FEATURES;
 
+/// What a device with regions of shared memory needs (vhost-user, "VHOST_USER_BACKEND_SHMEM_MAP").
+pub(crate) const SHMEM: VhostUserProtocolFeatures =
+    VhostUserProtocolFeatures::SHMEM.union(VhostUserProtocolFeatures::BACKEND_SEND_FD);
+
 /// Protocol features offered: CONFIG only for devices that show one, INFLIGHT_SHMFD only for those whose requests can be
-/// done twice, LOG_SHMFD only for those that can be migrated, DEVICE_STATE only for those of which something goes along then.
+/// done twice, LOG_SHMFD only for those that can be migrated, DEVICE_STATE only for those of which something goes along then, SHMEM
+/// and BACKEND_SEND_FD, which it needs, only for those with regions of shared memory.
 pub(crate) const PROTOCOL: VhostUserProtocolFeatures = VhostUserProtocolFeatures::MQ
     .union(VhostUserProtocolFeatures::CONFIG)
     .union(VhostUserProtocolFeatures::REPLY_ACK)
@@ -30,6 +35,7 @@ pub(crate) const PROTOCOL: VhostUserProtocolFeatures = VhostUserProtocolFeatures
     .union(VhostUserProtocolFeatures::INFLIGHT_SHMFD)
     .union(VhostUserProtocolFeatures::LOG_SHMFD)
     .union(VhostUserProtocolFeatures::DEVICE_STATE)
+    .union(SHMEM)
     .union(VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS)
     .union(VhostUserProtocolFeatures::RESET_DEVICE);
 
@@ -64,6 +70,11 @@ impl Acked {
     /// Whether the frontend may move the device's state.
     pub(crate) fn device_state(self) -> bool {
         self.protocol & VhostUserProtocolFeatures::DEVICE_STATE.bits() != 0
+    }
+
+    /// Whether the frontend may ask for the regions of shared memory.
+    pub(crate) fn shmem(self) -> bool {
+        self.protocol & VhostUserProtocolFeatures::SHMEM.bits() != 0
     }
 
     /// Whether what is written is to be marked in it.

@@ -2,20 +2,21 @@
 
 pub(crate) mod handover;
 
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::event::PollFd;
 use vhost::vhost_user::message::{
     FrontendReq, VHOST_USER_CONFIG_OFFSET, VhostTransferStateDirection, VhostUserLog, VhostUserMsgValidator,
-    VhostUserProtocolFeatures, VhostUserSingleMemoryRegion, VhostUserTransferDeviceState, VhostUserU64,
-    VhostUserVringAddr, VhostUserVringState,
+    VhostUserProtocolFeatures, VhostUserShMemConfig, VhostUserSingleMemoryRegion, VhostUserTransferDeviceState,
+    VhostUserU64, VhostUserVringAddr, VhostUserVringState,
 };
 use vring::Memory;
 
 use crate::channel::ChannelEnd;
 use crate::device_state::{Conduit, FAILED, THROUGH_YOURS, Transfer};
-use crate::features::{Acked, LOG_ALL, PROTOCOL, PROTOCOL_FEATURES, TRANSPORT};
+use crate::features::{Acked, LOG_ALL, PROTOCOL, PROTOCOL_FEATURES, SHMEM, TRANSPORT};
 use crate::inflight::{self, Inflight};
 use crate::log::Log;
 use crate::memory::{MEMORY_SLOTS, Table};
@@ -215,6 +216,7 @@ impl<'a> Session<'a> {
             R::SET_INFLIGHT_FD if self.acked.inflight() => self.set_inflight(message),
             R::SET_LOG_BASE if self.acked.log() => self.set_log(message),
             R::SET_DEVICE_STATE_FD if self.acked.device_state() => self.set_device_state_fd(message),
+            R::GET_SHMEM_CONFIG if self.acked.shmem() => self.get_shmem_config(message),
             R::CHECK_DEVICE_STATE if self.acked.device_state() => self.check_device_state(message),
             _ => Err(Refusal::Unsupported),
         }
@@ -239,6 +241,7 @@ impl<'a> Session<'a> {
         offered.set(VhostUserProtocolFeatures::INFLIGHT_SHMFD, self.target.has_inflight());
         offered.set(VhostUserProtocolFeatures::LOG_SHMFD, self.target.has_log());
         offered.set(VhostUserProtocolFeatures::DEVICE_STATE, self.target.has_device_state());
+        offered.set(SHMEM, self.target.shared_memory_bytes().is_some());
         offered.bits()
     }
 
@@ -408,6 +411,14 @@ impl<'a> Session<'a> {
         let mut body = bytes_of(&head);
         body.extend_from_slice(&data);
         Ok(Answer::Body(body))
+    }
+
+    /// GET_SHMEM_CONFIG. A frontend that never asks has acknowledged what it does not know: QEMU acknowledges SHMEM for any device.
+    fn get_shmem_config(&mut self, message: &Message) -> Result<Answer, Refusal> {
+        message.no_body()?;
+        let sizes = self.target.shared_memory_bytes().map(NonZeroU64::get);
+        self.target.shared_memory_told();
+        Ok(Answer::Body(bytes_of(&VhostUserShMemConfig::new(sizes.iter().count() as u32, sizes.as_slice()))))
     }
 
     fn set_config(&mut self, message: &Message) -> Result<Answer, Refusal> {

@@ -1,7 +1,7 @@
 //! What a session acts upon, and what it tells it.
 
 use std::fmt;
-use std::num::NonZeroU8;
+use std::num::{NonZeroU8, NonZeroU64};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -68,6 +68,15 @@ pub trait Target: Send {
     fn load(&mut self, _state: Vec<u8>) -> Result<(), String> {
         Err("the device has no state".to_owned())
     }
+
+    /// Length of the device's region of shared memory, whose id is 0 (virtio 1.3, section 2.10). `None`: it has none.
+    fn shared_memory_bytes(&self) -> Option<NonZeroU64> {
+        None
+    }
+
+    /// The frontend has asked for that: it shows the region to the guest, and takes
+    /// [`SharedMap`](crate::SharedMap)s by the [`BackendChannel`].
+    fn shared_memory_told(&mut self) {}
 
     /// Fills `out` with the device's config space from `offset` on. `false` refuses the read.
     fn config(&self, offset: u32, out: &mut [u8]) -> bool;

@@ -4,7 +4,7 @@ use crate::failure::field;
 use control::ApiError;
 use control::model as api;
 use control::model::{CachePolicy, Directory, Negotiation, Readdirplus};
-use export::{DirectoryOptions, DirectoryStatus, Policy};
+use export::{DaxOptions, DirectoryOptions, DirectoryStatus, Policy};
 use passthrough::{Adopted, IdMap, Migration, Options, Security, Source, Tree, XattrMap};
 use std::fmt::Display;
 use std::str::FromStr;
@@ -137,6 +137,7 @@ fn policy_in(directory: &Directory) -> Policy {
         announce_submounts: directory.announce_submounts,
         // Nobody writes and nobody else changes anything: there is nothing that opening a file would bring about.
         no_open: directory.read_only && directory.cache == CachePolicy::Always,
+        dax: directory.dax.map(|dax| DaxOptions { window_bytes: dax.window.0, when: dax.when }),
         ..Policy::new(directory.cache)
     }
 }

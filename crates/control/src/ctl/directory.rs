@@ -4,11 +4,11 @@
 use super::add::DescriptionError;
 use super::limit::LimitFlags;
 use crate::model::config::{ExportKind, NewExport};
-use crate::model::directory::Directory;
+use crate::model::directory::{Dax, Directory};
 use crate::model::{
     ByteSize, CpuList, Execution, FileMode, Listen, Multidevs, Placement, Poll, Protocol, SecurityModel, Span,
 };
-use crate::model::{CachePolicy, FileHandles, MigrationMode, MigrationOnError, Negotiation, Readdirplus};
+use crate::model::{CachePolicy, DaxWhen, FileHandles, MigrationMode, MigrationOnError, Negotiation, Readdirplus};
 use std::path::PathBuf;
 
 /// The new directory.
@@ -139,6 +139,23 @@ pub struct DirectoryFlags {
     /// Whether listings bring attributes along: on, off or auto
     #[arg(long, value_enum, value_name = "WHEN", default_value_t, help_heading = "Cache", hide_possible_values = true)]
     pub readdirplus: Readdirplus,
+
+    /// Show the guest a window of this size, a power of two up to 512M, in which it has files in its memory (DAX); needs a
+    /// frontend with shared memory regions, as QEMU 11.1
+    #[arg(long, value_name = "SIZE", help_heading = "Cache")]
+    pub dax_window: Option<ByteSize>,
+
+    /// Which files whose size is a multiple of 2M are mapped there: never (unless mounted with -o dax), inode (those with the
+    /// extended attribute user.vringd.dax on the host) or always [default: inode]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHEN",
+        requires = "dax_window",
+        help_heading = "Cache",
+        hide_possible_values = true
+    )]
+    pub dax: Option<DaxWhen>,
 
     /// Refuse changes
     #[arg(long, visible_alias = "readonly", help_heading = "Files")]
@@ -309,6 +326,7 @@ impl DirectoryFlags {
             migration_mode: self.migration_mode,
             migration_on_error: self.migration_on_error,
             migration_verify_handles: self.migration_verify_handles,
+            dax: self.dax_window.map(|window| Dax { window, when: self.dax.unwrap_or_default() }),
             execution: self.execution,
             delay: self.delay,
         }

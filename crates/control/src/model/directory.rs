@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 use utoipa::ToSchema;
 use values::{
-    ByteSize, CachePolicy, Execution, FieldError, FileHandles, FileMode, MigrationMode, MigrationOnError, Multidevs,
-    Negotiation, Readdirplus, Span,
+    ByteSize, CachePolicy, DaxWhen, Execution, FieldError, FileHandles, FileMode, MigrationMode, MigrationOnError,
+    Multidevs, Negotiation, Readdirplus, Span,
 };
 
 /// A directory of the host, and how it is served.
@@ -151,12 +151,26 @@ pub struct Directory {
     /// system. Not with `migration_mode` `file-handles`.
     #[serde(default, skip_serializing_if = "is_false")]
     pub migration_verify_handles: bool,
+    /// A DAX window: the guest maps files into its memory, and reads and writes them there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dax: Option<Dax>,
     /// Where its file-system calls run.
     #[serde(default)]
     pub execution: Execution,
     /// Time that every operation waits first, up to 10s: a slow directory, for experiments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<Span>,
+}
+
+/// Files of a directory in the guest's memory, which needs a frontend with shared memory regions (QEMU 11.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Dax {
+    /// How much of them can be there at a time: a power of two, 2M to 512M.
+    pub window: ByteSize,
+    /// Which files; `inode` when left out.
+    #[serde(default)]
+    pub when: DaxWhen,
 }
 
 fn yes() -> bool {
@@ -195,6 +209,9 @@ impl Directory {
     pub const MSIZE: std::ops::RangeInclusive<u64> = 4096..=1 << 20;
     /// The `msize` that is meant when it is left out, in bytes.
     pub const MSIZE_DEFAULT: u32 = 1 << 20;
+    /// Bounds of the window of `dax`, in bytes: what is mapped at a time, 2 MiB, and half of the 512 regions of memory with which QEMU
+    /// ends.
+    pub const DAX_WINDOW: std::ops::RangeInclusive<u64> = 2 << 20..=512 << 20;
     /// The `fmode` that is meant when it is left out (QEMU's).
     pub const FMODE_DEFAULT: FileMode = FileMode(0o600);
     /// The `dmode` that is meant when it is left out (QEMU's).
@@ -243,6 +260,7 @@ impl Directory {
             migration_mode: MigrationMode::default(),
             migration_on_error: MigrationOnError::default(),
             migration_verify_handles: false,
+            dax: None,
             execution: Execution::default(),
             delay: None,
         }
@@ -310,6 +328,7 @@ impl Directory {
         }
         self.check_attributes()?;
         self.check_protocol()?;
+        self.check_dax()?;
         for (field, most, bounds) in [
             ("nodes_max", self.nodes_max, Self::NODES),
             ("descriptors_max", self.descriptors_max, Self::DESCRIPTORS),
@@ -365,6 +384,34 @@ impl Directory {
         Ok(())
     }
 
+    /// What a window does not go with.
+    fn check_dax(&self) -> Result<(), FieldError> {
+        let Some(dax) = self.dax else { return Ok(()) };
+        let refuse = |field: &str, message: &str| Err(FieldError::new(format!("directory.{field}"), message));
+        let (least, most) = Self::DAX_WINDOW.into_inner();
+        if !(least..=most).contains(&dax.window.0) || !dax.window.0.is_power_of_two() {
+            let (least, most, given) = (ByteSize(least), ByteSize(most), dax.window);
+            return refuse("dax.window", &format!("must be a power of two, {least} to {most}, not {given}"));
+        }
+        if self.read_only {
+            let message = "excludes `read_only`: QEMU maps only what it could write to as well";
+            return refuse("dax", message);
+        }
+        if self.writeback {
+            return refuse("dax", "excludes `writeback`: sizes and times would be the guest's, and its writes are not");
+        }
+        let migrates = self.migration_mode != MigrationMode::default()
+            || self.migration_on_error != MigrationOnError::default()
+            || self.migration_verify_handles;
+        if migrates {
+            return refuse(
+                "dax",
+                "excludes the options of migration: a guest with files in its memory stays where it is",
+            );
+        }
+        Ok(())
+    }
+
     fn of_9p(&self) -> impl Iterator<Item = (&'static str, bool)> {
         [
             ("multidevs", self.multidevs.is_some()),
@@ -392,6 +439,7 @@ impl Directory {
             ("posix_lock", !self.posix_lock),
             ("flock", !self.flock),
             ("announce_submounts", !self.announce_submounts),
+            ("dax", self.dax.is_some()),
             ("migration_mode", self.migration_mode != MigrationMode::default()),
             ("migration_on_error", self.migration_on_error != MigrationOnError::default()),
             ("migration_verify_handles", self.migration_verify_handles),

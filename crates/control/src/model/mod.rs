@@ -26,7 +26,7 @@ mod write_cache;
 pub use self::disk::{Disk, NewDisk};
 pub use bitmap::{Bitmap, NewBitmap};
 pub use config::NewExport;
-pub use directory::Directory;
+pub use directory::{Dax, Directory};
 pub use export::{
     DirectoryInfo, Export, Frontend, Info, Remove, Resize, RingFigures, RingInfo, RingState, SessionFigures,
     SessionState, Settings, StorageInfo,
@@ -45,9 +45,9 @@ pub use scsi::{NewUnit, Unit, UnitReservation, check_alike, serial_is_taken};
 pub use snapshot::{NewSnapshot, SnapshotDisk};
 pub use upgrade::{NewUpgrade, Takeover};
 pub use values::{
-    ByteSize, CachePolicy, CpuList, Execution, Favour, FieldError, FileHandles, FileMode, IntentLog, Listen, LogFile,
-    Lun, MemoryFile, MigrationMode, MigrationOnError, Multidevs, Negotiation, ParseError, Placement, PolicyMode, Poll,
-    Readdirplus, Span, SyncMode, Tls,
+    ByteSize, CachePolicy, CpuList, DaxWhen, Execution, Favour, FieldError, FileHandles, FileMode, IntentLog, Listen,
+    LogFile, Lun, MemoryFile, MigrationMode, MigrationOnError, Multidevs, Negotiation, ParseError, Placement,
+    PolicyMode, Poll, Readdirplus, Span, SyncMode, Tls,
 };
 pub use volume::VolumeInfo;
 pub use worker::{Attach, Attached, NewWorker, Owner, RingRef, Worker, WorkerFigures, WorkerState};

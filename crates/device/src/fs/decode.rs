@@ -5,6 +5,7 @@ use super::extensions;
 use super::forgets::{FORGET_ONE_BYTES, Forgets};
 use super::header::InHeader;
 use super::malformed::{Malformed, Reason};
+use super::mapping::{REMOVE_ONE_BYTES, RemoveMappings, SetupMapping};
 use super::reply::device_parts;
 use super::request::{
     CopyFileRange, Create, Fallocate, Fsync, Init, Ioctl, LkRequest, Lseek, Mkdir, Mknod, Open, Poll, Read, ReadDir,
@@ -12,8 +13,8 @@ use super::request::{
 };
 use super::spec::{
     IN_HEADER_BYTES, NAME_BYTES_MAX, Opcode, TARGET_BYTES_MAX, WRITE_IN_BYTES, XATTR_NAME_BYTES_MAX,
-    XATTR_VALUE_BYTES_MAX, flags, fsync_flag, getattr_flag, lock_type, open_request, read_flag, release_flag,
-    setattr_valid, setxattr_flag, write_flag,
+    XATTR_VALUE_BYTES_MAX, flags, fsync_flag, getattr_flag, lock_type, mapping_flag, open_request, read_flag,
+    release_flag, setattr_valid, setxattr_flag, write_flag,
 };
 use super::time::{SetTime, Time};
 use super::wire::{Args, le32, le64};
@@ -155,9 +156,9 @@ fn decode_body<'a>(
         Opcode::CopyFileRange64 => copy_file_range(args, true)?,
         Opcode::SyncFs => Request::SyncFs,
         Opcode::Statx => statx(args)?,
-        Opcode::Bmap | Opcode::NotifyReply | Opcode::SetupMapping | Opcode::RemoveMapping => {
-            Request::Unsupported(opcode)
-        }
+        Opcode::SetupMapping => setup_mapping(args)?,
+        Opcode::RemoveMapping => remove_mapping(args)?,
+        Opcode::Bmap | Opcode::NotifyReply => Request::Unsupported(opcode),
     })
 }
 
@@ -327,6 +328,25 @@ fn release(args: &mut Args<'_>) -> Result<Release, Reason> {
         flock_unlock: flags & release_flag::FLOCK_UNLOCK != 0,
         lock_owner: le64::<16, _>(fixed),
     })
+}
+
+/// `fuse_setupmapping_in`. Its handle is no file's: Linux names the node alone.
+fn setup_mapping<'a>(args: &mut Args<'a>) -> Result<Request<'a>, Reason> {
+    let fixed = args.take::<40>()?;
+    let mapping_flags = le64::<24, _>(fixed);
+    Ok(Request::SetupMapping(SetupMapping {
+        offset: offset(le64::<8, _>(fixed))?,
+        len: le64::<16, _>(fixed),
+        writable: mapping_flags & mapping_flag::WRITE != 0,
+        window_offset: le64::<32, _>(fixed),
+    }))
+}
+
+/// `fuse_removemapping_in` and so many `fuse_removemapping_one`.
+fn remove_mapping<'a>(args: &mut Args<'a>) -> Result<Request<'a>, Reason> {
+    let count = le32::<0, _>(args.take::<4>()?) as usize;
+    let raw = args.take_bytes(count.saturating_mul(REMOVE_ONE_BYTES))?;
+    Ok(Request::RemoveMapping(RemoveMappings::new(raw)))
 }
 
 /// `fuse_fsync_in`.

@@ -28,6 +28,8 @@ pub struct Offer {
     pub time_granularity_ns: u32,
     /// With [`flags::REQUEST_TIMEOUT`]: seconds after which the guest gives the connection up when a request has no answer.
     pub request_timeout_s: u16,
+    /// With [`flags::MAP_ALIGNMENT`]: offsets of mappings are multiples of this power of two, in bytes.
+    pub map_alignment: u16,
 }
 
 impl Default for Offer {
@@ -41,6 +43,7 @@ impl Default for Offer {
             congestion_threshold: 0,
             time_granularity_ns: 1,
             request_timeout_s: 0,
+            map_alignment: 0,
         }
     }
 }
@@ -117,6 +120,7 @@ pub fn negotiate(init: &Init, offer: &Offer, out: &mut Vec<u8>) -> Result<Agreem
         max_write,
         time_gran: offer.time_granularity_ns,
         max_pages: when(flags::MAX_PAGES, u16::try_from(max_write.div_ceil(PAGE_BYTES)).unwrap_or(u16::MAX)),
+        map_alignment: when(flags::MAP_ALIGNMENT, offer.map_alignment),
         request_timeout: when(flags::REQUEST_TIMEOUT, offer.request_timeout_s),
     };
     init_out(out, &reply);

@@ -16,6 +16,7 @@ mod forgets;
 mod header;
 mod init;
 mod malformed;
+mod mapping;
 mod reply;
 mod request;
 pub mod spec;
@@ -32,6 +33,7 @@ pub use forgets::Forgets;
 pub use header::{InHeader, out_header};
 pub use init::{Agreement, NotSpoken, Offer, TooOld, may_speak, negotiate};
 pub use malformed::{Malformed, Reason};
+pub use mapping::{RemoveMappings, SetupMapping};
 pub use reply::{
     attr_out, copy_file_range_out, create_out, device_number, device_parts, entry_out, getxattr_out, ioctl_out, lk_out,
     lseek_out, open_out, poll_out, statfs_out, statx_out, write_out,

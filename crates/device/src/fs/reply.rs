@@ -143,6 +143,7 @@ pub(super) struct InitOut {
     pub(super) max_write: u32,
     pub(super) time_gran: u32,
     pub(super) max_pages: u16,
+    pub(super) map_alignment: u16,
     pub(super) request_timeout: u16,
 }
 
@@ -158,6 +159,7 @@ pub(super) fn init_out(out: &mut Vec<u8>, init: &InitOut) {
     put::<20, _, _>(&mut bytes, init.max_write.to_le_bytes());
     put::<24, _, _>(&mut bytes, init.time_gran.to_le_bytes());
     put::<28, _, _>(&mut bytes, init.max_pages.to_le_bytes());
+    put::<30, _, _>(&mut bytes, init.map_alignment.to_le_bytes());
     put::<32, _, _>(&mut bytes, ((init.flags >> 32) as u32).to_le_bytes());
     put::<40, _, _>(&mut bytes, init.request_timeout.to_le_bytes());
     out.extend_from_slice(&bytes);

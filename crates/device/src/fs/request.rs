@@ -2,6 +2,7 @@
 
 use super::extensions::Extensions;
 use super::forgets::Forgets;
+use super::mapping::{RemoveMappings, SetupMapping};
 use super::spec::{Opcode, lock_flag, write_flag};
 use super::time::{SetTime, Time};
 use std::ffi::CStr;
@@ -144,8 +145,12 @@ pub enum Request<'a> {
     SyncFs,
     /// Read attributes as statx(2) does.
     Statx(Statx),
-    /// An operation that nothing asks of a file system without block device, DAX window and notifications: BMAP, SETUPMAPPING,
-    /// REMOVEMAPPING, NOTIFY_REPLY. The answer is ENOSYS.
+    /// Map a part of the header's node into the DAX window.
+    SetupMapping(SetupMapping),
+    /// Take parts out of the DAX window. The header's node means nothing.
+    RemoveMapping(RemoveMappings<'a>),
+    /// An operation that nothing asks of a file system without block device and notifications: BMAP, NOTIFY_REPLY. The answer is
+    /// ENOSYS.
     Unsupported(Opcode),
 }
 

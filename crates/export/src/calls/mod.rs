@@ -33,5 +33,5 @@ pub(crate) use making::{Calls, Way};
 pub(crate) use protocol::{Protocol, Transfer};
 pub(crate) use queue::{CallQueue, Given};
 pub(crate) use request::{CallRequest, Work, lock};
-pub(crate) use scene::{Answer, LISTING_BYTES_MAX, Moved, Outcome, Scene};
+pub(crate) use scene::{Answer, Cancel, LISTING_BYTES_MAX, Moved, Outcome, Scene};
 pub(crate) use syncs::{Syncing, Syncs};

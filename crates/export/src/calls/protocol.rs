@@ -1,7 +1,7 @@
 //! What differs between the protocols by which a tree is asked.
 
-use super::{Care, Outcome, Scene};
-use passthrough::{OpenFile, Wait};
+use super::{Cancel, Care, Outcome, Scene};
+use passthrough::OpenFile;
 use policy::{Call, Direction};
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -61,13 +61,14 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     /// What the client is to be told.
     fn perform(&self, asked: Self::Asked, request: &Self::Request<'_>, scene: &mut Scene<'_>) -> Outcome;
 
-    /// Waits for a lock, on a thread of the tree's; `done` may be called before this returns.
+    /// Waits for a lock, on a thread of the tree's, or for a frontend that is asked to map something; `done` may be called before this
+    /// returns.
     fn wait_for_lock(
         &self,
         asked: Self::Asked,
         request: &Self::Request<'_>,
         done: impl FnOnce(Result<(), Errno>) + Send + 'static,
-    ) -> Option<Arc<Wait>>;
+    ) -> Option<Arc<dyn Cancel>>;
 
     /// What the end of such a wait means: 0, or a negated errno.
     fn lock_outcome(&self, asked: Self::Asked, result: i32, reply: &mut Vec<u8>) -> Outcome;

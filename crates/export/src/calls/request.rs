@@ -2,9 +2,9 @@
 
 use super::data::{self, SEGMENTS_MAX};
 use super::protocol::{Protocol, Transfer};
-use super::{Moved, Syncing};
+use super::{Cancel, Moved, Syncing};
 use engine::{File, Io, Token};
-use passthrough::{OpenFile, Wait};
+use passthrough::OpenFile;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vring::Segment;
@@ -32,7 +32,7 @@ pub(crate) enum Work {
     Sync,
     /// A thread of the pool, which answers it too.
     Pool,
-    /// A lock.
+    /// A lock, or a mapping of the frontend's.
     Lock,
     /// The answer to another request.
     Other,
@@ -110,7 +110,7 @@ pub(crate) struct CallRequest<Asked> {
     /// That it is one of those syncs.
     syncing: Option<Syncing>,
     pub(crate) job: Arc<Mutex<Job>>,
-    pub(crate) wait: Option<Arc<Wait>>,
+    pub(crate) wait: Option<Arc<dyn Cancel>>,
 }
 
 impl<Asked: Default> CallRequest<Asked> {

@@ -52,3 +52,15 @@ pub(crate) enum Answer {
 
 /// How a request went.
 pub(crate) type Outcome = Result<Answer, Errno>;
+
+/// Something that is waited for.
+pub(crate) trait Cancel: Send + Sync {
+    /// It is waited for no longer: whoever waits is told EINTR soon, unless it comes before. Never blocks.
+    fn cancel(&self);
+}
+
+impl Cancel for passthrough::Wait {
+    fn cancel(&self) {
+        passthrough::Wait::cancel(self);
+    }
+}

@@ -11,8 +11,9 @@ use crate::{ExportError, Ring};
 use device::fs::Config;
 use engine::Execution;
 use passthrough::{LetGo, Tree};
+use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex};
-use vhost_user::RingStart;
+use vhost_user::{BackendChannel, RingStart};
 
 /// Request queues a directory may have, besides the one for high-priority requests.
 pub const REQUEST_QUEUES_MAX: u16 = 64;
@@ -43,6 +44,8 @@ pub struct DirectoryStatus {
     pub protocol_minor: Option<u32>,
     /// Locks that are waited for.
     pub locks_waiting: usize,
+    /// Mappings of 2 MiB in the DAX window.
+    pub dax_mapped: usize,
     /// The tree itself.
     pub tree: passthrough::Description,
 }
@@ -112,6 +115,7 @@ impl Directory {
             execution: self.executing.execution(),
             protocol_minor: self.service.dialect().map(|dialect| dialect.minor),
             locks_waiting: self.service.locks_waiting(),
+            dax_mapped: self.service.window().map_or(0, |window| window.mapped()),
             tree: self.service.tree().describe(),
         }
     }
@@ -130,13 +134,30 @@ impl Device for Directory {
         false
     }
 
+    /// Files that a guest maps stay behind, and QEMU refuses to migrate a device with a window anyway.
     fn has_log(&self) -> bool {
-        true
+        self.service.window().is_none()
     }
 
     /// What the guest knows and has open. Without it there is nothing to log for either.
     fn has_device_state(&self) -> bool {
-        true
+        self.service.window().is_none()
+    }
+
+    fn session_started(&self, channel: &BackendChannel) {
+        if let Some(window) = self.service.window() {
+            window.session_started(channel.clone());
+        }
+    }
+
+    fn shared_memory_bytes(&self) -> Option<NonZeroU64> {
+        NonZeroU64::new(self.service.window()?.bytes())
+    }
+
+    fn shared_memory_told(&self) {
+        if let Some(window) = self.service.window() {
+            window.shown();
+        }
     }
 
     fn save(&self, is_wanted: &dyn Fn() -> bool) -> Result<Vec<Vec<u8>>, String> {
@@ -164,6 +185,9 @@ impl Device for Directory {
     }
 
     fn ring(&self, _index: u16, start: RingStart, label: Label) -> Result<Ring, Broken> {
+        if let Some(window) = self.service.window() {
+            window.ring_started();
+        }
         let ring = DirectoryRing::new(start, self.service.clone(), self.executing.executor(), label)?;
         Ok(Ring::new(ring))
     }
@@ -190,14 +214,24 @@ impl Device for Directory {
         if self.is_away() {
             return Err("its guest's state has gone to another host, and the frontend has not ended since".to_owned());
         }
+        if self.service.window().is_some_and(|window| window.is_shown()) {
+            let why = "its guest may have files in its memory (dax), of which another program would not know: end that guest first";
+            return Err(why.to_owned());
+        }
         self.service.tree().may_be_handed_over().map_err(|why| why.to_string())
     }
 
     fn reset(&self) {
         self.forget_away();
+        if let Some(window) = self.service.window() {
+            window.forget();
+        }
     }
 
     fn session_ended(&self) {
+        if let Some(window) = self.service.window() {
+            window.forget();
+        }
         self.end();
     }
 }

@@ -7,8 +7,10 @@
 //! | `service` | one request on the tree, in the terms of the protocol |
 //! | `reply` | the answer, where the driver looks for it |
 //! | `policy` | what the guest may cache |
+//! | `dax` | files in the guest's own memory |
 //! | `migration` | its state on the way to another host |
 
+mod dax;
 mod device;
 mod kind;
 mod migration;
@@ -18,10 +20,10 @@ mod reply;
 mod ring;
 mod service;
 
+pub use dax::{DaxOptions, WINDOW_BYTES_MAX};
 pub(crate) use device::Directory;
 pub use device::{DirectoryOptions, DirectoryStatus, REQUEST_QUEUES_MAX};
 pub use policy::Policy;
 pub(crate) use ring::DirectoryRing;
 pub use service::FuseSession;
-#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use service::Service;

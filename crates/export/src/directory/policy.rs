@@ -1,5 +1,6 @@
 //! What a guest may keep in its caches, and other choices of an operator.
 
+use super::DaxOptions;
 use std::time::Duration;
 use values::{CachePolicy, Negotiation, Readdirplus};
 
@@ -37,6 +38,8 @@ pub struct Policy {
     pub announce_submounts: bool,
     /// The guest need not open files, as nothing is written and nothing changes.
     pub no_open: bool,
+    /// The DAX window, where there is one.
+    pub dax: Option<DaxOptions>,
 }
 
 impl Policy {
@@ -58,6 +61,7 @@ impl Policy {
             flock: true,
             announce_submounts: true,
             no_open: false,
+            dax: None,
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use super::reply;
 use super::service::{Service, counts_as_error};
-use crate::calls::{Answer, Care, Outcome, Protocol, Scene, Transfer};
+use crate::calls::{Answer, Cancel, Care, Outcome, Protocol, Scene, Transfer};
 use device::fs::{Dialect, InHeader, OUT_HEADER_BYTES, Request, WRITE_HEAD_BYTES, decode};
-use passthrough::{OpenFile, Wait};
+use passthrough::OpenFile;
 use policy::{Call, Direction};
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -57,6 +57,7 @@ impl Protocol for Service {
             | Request::BatchForget(_)
             | Request::Interrupt { .. } => Call::Immediate,
             Request::SetLkw(_) => Call::Wait,
+            Request::SetupMapping(_) | Request::RemoveMapping(_) if self.maps(asked.dialect) => Call::Wait,
             Request::Fsync(_) => Call::Sync,
             Request::Read(_) => Call::Transfer(Direction::Read),
             Request::Write(_) => Call::Transfer(Direction::Write),
@@ -102,12 +103,11 @@ impl Protocol for Service {
         _asked: Asked,
         (header, request): &Self::Request<'_>,
         done: impl FnOnce(Result<(), Errno>) + Send + 'static,
-    ) -> Option<Arc<Wait>> {
-        let Request::SetLkw(lock) = request else {
-            done(Err(Errno::INVAL));
-            return None;
-        };
-        self.wait_lock(header, lock, done)
+    ) -> Option<Arc<dyn Cancel>> {
+        match request {
+            Request::SetLkw(lock) => Some(self.wait_lock(header, lock, done)?),
+            _ => self.wait_for_window(header, request, done),
+        }
     }
 
     fn lock_outcome(&self, asked: Asked, result: i32, _reply: &mut Vec<u8>) -> Outcome {

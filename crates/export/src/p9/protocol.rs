@@ -2,11 +2,11 @@
 
 use super::reply::{self, Asked};
 use super::service::Session;
-use crate::calls::{Answer, Care, Outcome, Protocol, Scene, Transfer};
+use crate::calls::{Answer, Cancel, Care, Outcome, Protocol, Scene, Transfer};
 use device::p9::{
     Header, LockKind, READ_HEAD_BYTES, Request, WRITE_HEAD_BYTES, decode, lock_out, lock_status, write_out,
 };
-use passthrough::{OpenFile, Wait};
+use passthrough::OpenFile;
 use policy::{Call, Direction};
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ impl Protocol for Session {
         asked: Asked,
         (_, request): &Self::Request<'_>,
         done: impl FnOnce(Result<(), Errno>) + Send + 'static,
-    ) -> Option<Arc<Wait>> {
+    ) -> Option<Arc<dyn Cancel>> {
         let Request::Lock(lock) = request else {
             done(Err(Errno::INVAL));
             return None;
@@ -84,7 +84,7 @@ impl Protocol for Session {
         if let Some(wait) = wait.as_ref().filter(|_| asked.known) {
             self.tags().cancel_by(asked.tag, Arc::clone(wait));
         }
-        wait
+        Some(wait?)
     }
 
     fn lock_outcome(&self, _asked: Asked, result: i32, reply: &mut Vec<u8>) -> Outcome {

@@ -12,12 +12,14 @@
 //! | `naming` | what all share that make and remove names |
 //! | `mapped::create`, `mapped::names`, `create`, `remove` | names come, go and move |
 //! | `attributes`, `data` | what nodes and files are and hold |
+//! | `dax` | files that a virtual machine maps itself |
 //! | `changing`, `weight` | whether a call would take long, or wait for one that does |
 
 mod attributes;
 mod changing;
 mod create;
 mod data;
+mod dax;
 mod exclusive;
 mod find;
 mod locking;
@@ -32,4 +34,5 @@ mod weight;
 mod xattr;
 
 pub use data::Whence;
+pub use dax::DAX_MARK;
 pub use locking::FEW_OWNERS;

@@ -155,6 +155,14 @@ pub mod read_flag {
     pub const LOCKOWNER: u32 = 1 << 1;
 }
 
+/// `fuse_setupmapping_in.flags` (`FUSE_SETUPMAPPING_FLAG_*`).
+pub mod mapping_flag {
+    /// The guest is going to write.
+    pub const WRITE: u64 = 1 << 0;
+    /// The guest is going to read.
+    pub const READ: u64 = 1 << 1;
+}
+
 /// `fuse_ioctl_in.flags` and `fuse_ioctl_out.flags` (`FUSE_IOCTL_*`).
 pub mod ioctl_flag {
     /// A 32-bit program on a 64-bit guest.

@@ -28,6 +28,7 @@ fn the_answer_has_the_kernel_s_layout() {
         congestion_threshold: 0x2324,
         time_granularity_ns: 0x31,
         request_timeout_s: 0x4142,
+        map_alignment: 0x5152,
     };
     let (dialect, out) = settle(guest, offer);
     assert_eq!(out, v::INIT_OUT);
@@ -129,4 +130,13 @@ fn what_was_agreed_on_elsewhere_is_compared_with_the_offer() {
     assert_eq!(agreed(31, flags::POSIX_LOCKS | flags::FLOCK_LOCKS), Err(NotSpoken::Flags(flags::FLOCK_LOCKS)));
     assert_eq!(agreed(45, u64::MAX), Err(NotSpoken::Flags(!(flags::POSIX_LOCKS | flags::INIT_EXT))));
     assert_eq!([agreed(30, 0), agreed(46, 0)], [Err(NotSpoken::Minor(30)), Err(NotSpoken::Minor(46))]);
+}
+
+/// The last two bytes of the word with the most pages (fuse.h, `fuse_init_out`).
+#[test]
+fn a_guest_that_maps_files_is_told_how() {
+    let offer = |wants| Offer { wants, map_alignment: 21, ..Offer::default() };
+    let alignment = |wants| settle(GUEST, offer(wants)).1[30..32].to_vec();
+    assert_eq!(alignment(flags::MAP_ALIGNMENT), [21, 0]);
+    assert_eq!(alignment(flags::MAX_PAGES), [0, 0]);
 }

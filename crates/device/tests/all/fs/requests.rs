@@ -3,8 +3,8 @@
 use crate::fs::{FULL, PLAIN, decode, dialect_of, vectors as v};
 use device::fs::{
     CopyFileRange, Create, Dialect, Extensions, Fallocate, Fsync, InHeader, Init, Ioctl, LkRequest, Lseek, Mkdir,
-    Mknod, Opcode, Open, Poll, Read, ReadDir, Release, Rename, Request, SecurityContext, SetAttr, SetTime, SetXattr,
-    Statx, Symlink, Time, Write, flags, lock_type,
+    Mknod, Opcode, Open, Poll, Read, ReadDir, Reason, Release, Rename, Request, SecurityContext, SetAttr, SetTime,
+    SetXattr, SetupMapping, Statx, Symlink, Time, Write, flags, lock_type,
 };
 
 const FH: u64 = 0x1112_1314_1516_1718;
@@ -267,14 +267,36 @@ fn what_is_left() {
     assert_eq!(full(v::IOCTL), Request::Ioctl(ioctl));
     let poll = Poll { fh: FH, kh: 0x2122_2324_2526_2728, flags: 1, events: 0x4142_4344 };
     assert_eq!(full(v::POLL), Request::Poll(poll));
-    for (vector, opcode) in [
-        (v::BMAP, Opcode::Bmap),
-        (v::NOTIFY_REPLY, Opcode::NotifyReply),
-        (v::SETUPMAPPING, Opcode::SetupMapping),
-        (v::REMOVEMAPPING, Opcode::RemoveMapping),
-    ] {
+    for (vector, opcode) in [(v::BMAP, Opcode::Bmap), (v::NOTIFY_REPLY, Opcode::NotifyReply)] {
         assert_eq!(full(vector), Request::Unsupported(opcode));
     }
+}
+
+#[test]
+fn mappings_are_read_as_linux_writes_them() {
+    let setup = SetupMapping { offset: 0, len: 4096, writable: false, window_offset: 0 };
+    assert_eq!(full(v::SETUPMAPPING), Request::SetupMapping(setup));
+    let mut message = v::SETUPMAPPING.to_vec();
+    for (at, value) in [(48, 6 << 20), (56, 2 << 20), (64, 3), (72, 4_u64 << 20)] {
+        message[at..at + 8].copy_from_slice(&value.to_le_bytes());
+    }
+    let setup = SetupMapping { offset: 6 << 20, len: 2 << 20, writable: true, window_offset: 4 << 20 };
+    assert_eq!(decode(&message, FULL).unwrap().1, Request::SetupMapping(setup));
+    message[48..56].copy_from_slice(&u64::MAX.to_le_bytes());
+    assert_eq!(decode(&message, FULL).unwrap_err().reason, Reason::BadOffset);
+
+    let parts = |message: &[u8]| match decode(message, FULL).unwrap().1 {
+        Request::RemoveMapping(parts) => parts.iter().collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(parts(v::REMOVEMAPPING), []);
+    let mut message = v::REMOVEMAPPING.to_vec();
+    message[40] = 2;
+    message.extend([2 << 20, 1, u64::MAX, u64::MAX].iter().flat_map(|value: &u64| value.to_le_bytes()));
+    message[0] = message.len() as u8;
+    assert_eq!(parts(&message), [(2 << 20, 1), (u64::MAX, u64::MAX)]);
+    message[40..44].copy_from_slice(&u32::MAX.to_le_bytes());
+    assert_eq!(decode(&message, FULL).unwrap_err().reason, Reason::BadSize);
 }
 
 /// A negative offset is the search's own affair: nothing is there, and the request is well formed.

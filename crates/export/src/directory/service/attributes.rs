@@ -1,6 +1,5 @@
 //! Attributes, extended attributes, and the ioctls that are attributes by another name.
 
-use super::names::attr_out;
 use super::{Answer, Outcome, Scene, Service};
 use device::fs::{StatFs, StatxAttr};
 use passthrough::{Attributes, Change, FsXattr};
@@ -30,14 +29,18 @@ pub(super) fn changes_flags(command: u32) -> bool {
 impl Service {
     pub(super) fn get_attributes(&self, node: u64, handle: Option<u64>, reply: &mut Vec<u8>) -> Outcome {
         let attributes = self.tree.attributes(node, handle)?;
-        device::fs::attr_out(reply, self.believed(&attributes), &attr_out(&attributes));
-        Ok(Answer::Reply)
+        self.answer_attributes(node, &attributes, reply)
     }
 
     /// `mask` and `flags` of the request ask for more or less work; the host's answer has everything anyway.
     pub(super) fn statx(&self, node: u64, handle: Option<u64>, reply: &mut Vec<u8>) -> Outcome {
         let attributes = self.tree.attributes(node, handle)?;
-        device::fs::statx_out(reply, self.believed(&attributes), 0, &statx_attr(&attributes));
+        device::fs::statx_out(
+            reply,
+            self.believed(&attributes),
+            self.dax_flags(node, &attributes),
+            &statx_attr(&attributes),
+        );
         Ok(Answer::Reply)
     }
 
@@ -65,8 +68,7 @@ impl Service {
         reply: &mut Vec<u8>,
     ) -> Outcome {
         let attributes = self.tree.set_attributes(node, handle, change)?;
-        device::fs::attr_out(reply, self.believed(&attributes), &attr_out(&attributes));
-        Ok(Answer::Reply)
+        self.answer_attributes(node, &attributes, reply)
     }
 
     pub(super) fn get_xattr(&self, node: u64, name: &CStr, size: u32, scene: &mut Scene<'_>) -> Outcome {

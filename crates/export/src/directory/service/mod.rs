@@ -22,6 +22,7 @@ mod tests;
 mod weight;
 
 use super::Policy;
+use super::dax::Window;
 use crate::calls::{Answer, Outcome, Scene};
 use device::fs::Dialect;
 use locks::Waits;
@@ -41,4 +42,5 @@ pub(crate) struct Service {
     /// Grows when `session` changes, so that rings need no lock to know that what they remember still holds.
     generation: AtomicU64,
     waits: Mutex<Waits>,
+    window: Option<Arc<Window>>,
 }

@@ -42,12 +42,20 @@ impl Service {
         self.policy.attr_timeout
     }
 
+    /// The answer to requests for attributes.
+    pub(super) fn answer_attributes(&self, node: u64, attributes: &Attributes, reply: &mut Vec<u8>) -> Outcome {
+        let attr = Attr { flags: self.dax_flags(node, attributes), ..attr_out(attributes) };
+        device::fs::attr_out(reply, self.believed(attributes), &attr);
+        Ok(Answer::Reply)
+    }
+
     /// An entry as the guest may believe it.
     pub(super) fn entry_out(&self, entry: &Entry) -> EntryOut {
         let mut attr = attr_out(&entry.attributes);
         if entry.submount && self.policy.announce_submounts {
             attr.flags |= device::fs::spec::attr_flag::SUBMOUNT;
         }
+        attr.flags |= self.dax_flags(entry.node, &entry.attributes);
         EntryOut {
             nodeid: entry.node,
             // Nodes are never used twice.
@@ -60,7 +68,7 @@ impl Service {
 }
 
 /// Attributes in the protocol's form.
-pub(super) fn attr_out(attributes: &Attributes) -> Attr {
+fn attr_out(attributes: &Attributes) -> Attr {
     let time = |time: passthrough::Time| (time.seconds, time.nanoseconds);
     Attr {
         ino: attributes.ino,

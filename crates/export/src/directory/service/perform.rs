@@ -65,10 +65,12 @@ impl Service {
             Request::Lookup { name } => self.lookup(node, name, scene.reply),
             Request::Forget { nlookup } => {
                 tree.forget(node, *nlookup);
+                self.forgotten(Some(node));
                 Ok(Answer::Silence)
             }
             Request::BatchForget(forgets) => {
                 forgets.iter().for_each(|(node, count)| tree.forget(node, count));
+                self.forgotten(None);
                 Ok(Answer::Silence)
             }
             Request::GetAttr { fh } => self.get_attributes(node, *fh, scene.reply),
@@ -183,6 +185,8 @@ impl Service {
             }
             // Files and directories are always ready (poll(2)); a guest that hears ENOSYS knows and never asks again.
             Request::Poll(_) | Request::Unsupported(_) | Request::Init(_) => Err(Errno::NOSYS),
+            // A ring waits for the window on its own; whoever gets here has none.
+            Request::SetupMapping(_) | Request::RemoveMapping(_) => Err(Errno::NOSYS),
         }
     }
 

@@ -1,6 +1,7 @@
 //! INIT, and what holds until the next one.
 
 use super::{Answer, Outcome, Service};
+use crate::directory::dax::Window;
 use crate::directory::policy::Policy;
 use device::fs::{Agreement, Dialect, Init, Offer, flags};
 use passthrough::Tree;
@@ -32,7 +33,14 @@ pub struct FuseSession {
 
 impl Service {
     pub(crate) fn new(tree: Arc<Tree>, policy: Policy) -> Service {
-        Service { tree, policy, session: Mutex::new(None), generation: AtomicU64::new(0), waits: Mutex::default() }
+        let window = policy.dax.map(|dax| Window::new(dax.window_bytes));
+        let (session, generation, waits) = (Mutex::new(None), AtomicU64::new(0), Mutex::default());
+        Service { tree, policy, session, generation, waits, window }
+    }
+
+    /// The DAX window, where there is one.
+    pub(crate) fn window(&self) -> Option<&Arc<Window>> {
+        self.window.as_ref()
     }
 
     pub(crate) fn tree(&self) -> &Tree {
@@ -65,6 +73,9 @@ impl Service {
 
     /// A guest mounts. What an earlier one knew of is forgotten: it is gone, or was reset without saying so.
     pub(super) fn init(&self, init: &Init, reply: &mut Vec<u8>) -> Outcome {
+        if let Some(window) = &self.window {
+            window.begin();
+        }
         self.end_session();
         self.refuse_without(init)?;
         let agreement = device::fs::negotiate(init, &self.offer(), reply).map_err(|refused| {
@@ -105,6 +116,9 @@ impl Service {
     pub(crate) fn end_session(&self) {
         self.set_dialect(None);
         self.cancel_lock_waits();
+        if let Some(window) = &self.window {
+            window.clear();
+        }
         self.tree.clear();
     }
 
@@ -161,12 +175,14 @@ impl Service {
         // A guest that need not open files truncates by SETATTR, not by an OPEN that it leaves out.
         also(!policy.no_open, flags::ATOMIC_O_TRUNC);
         also(policy.no_open, flags::NO_OPEN_SUPPORT);
-        Offer {
+        let mut offer = Offer {
             wants,
             max_write: WRITE_BYTES_MAX,
             max_background: BACKGROUND_MAX,
             congestion_threshold: BACKGROUND_MAX / 4 * 3,
             ..Offer::default()
-        }
+        };
+        self.offer_dax(&mut offer);
+        offer
     }
 }

@@ -1,0 +1,310 @@
+//! The window of one session: the frontend is told in order what to map and take out, and requests wait for its answers.
+//!
+//! Nobody here waits. A ring hands a request in and goes on; the session's thread, which must go on with the frontend's messages (QEMU
+//! sends ADD_MEM_REG while it maps), calls back with each answer.
+
+use super::table::{Answer, Order, Part, SLOT_BYTES, Slot, Table};
+use crate::calls::Cancel;
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use vhost_user::{BackendChannel, NoAnswer, SharedMap};
+
+/// How long the frontend is waited for. QEMU answers in less than a millisecond, unless its machine is stopped.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Most orders that the frontend has at a time: half of what it is asked on the channel at all.
+const ASKED_MAX: usize = 32;
+/// Most orders that wait for that, each with a descriptor perhaps. More than a guest with as many processors as slots has.
+const WAITING_MAX: usize = 512;
+
+/// Told once how a request went; must not block.
+type Done = Box<dyn FnOnce(Result<(), Errno>) + Send>;
+
+/// A request that waits for the frontend's answers.
+pub(crate) struct Waiting(Mutex<Ends>);
+
+struct Ends {
+    /// Answers that are still to come.
+    left: usize,
+    outcome: Result<(), Errno>,
+    done: Option<Done>,
+}
+
+impl Waiting {
+    /// For so many answers. Without any, it is over.
+    fn new(left: usize, done: Done) -> Arc<Waiting> {
+        let waiting = Waiting(Mutex::new(Ends { left, outcome: Ok(()), done: Some(done) }));
+        if left == 0 {
+            waiting.finish(Ok(()));
+        }
+        Arc::new(waiting)
+    }
+
+    fn ends(&self) -> MutexGuard<'_, Ends> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn answered(&self, outcome: Result<(), Errno>) {
+        let outcome = {
+            let mut ends = self.ends();
+            ends.left = ends.left.saturating_sub(1);
+            ends.outcome = ends.outcome.and(outcome);
+            if ends.left > 0 {
+                return;
+            }
+            ends.outcome
+        };
+        self.finish(outcome);
+    }
+
+    fn finish(&self, outcome: Result<(), Errno>) {
+        let done = self.ends().done.take();
+        if let Some(done) = done {
+            done(outcome);
+        }
+    }
+}
+
+impl Cancel for Waiting {
+    /// A ring that stops is waited for by the session's thread, which would have to receive the answer.
+    fn cancel(&self) {
+        self.finish(Err(Errno::INTR));
+    }
+}
+
+/// An order, and what it needs.
+struct Told {
+    order: Order,
+    file: Option<OwnedFd>,
+    waiting: Option<Arc<Waiting>>,
+}
+
+struct State {
+    table: Table,
+    channel: BackendChannel,
+    /// The frontend has asked for the window: it knows what to do with orders.
+    is_shown: bool,
+    /// Rings have started since the last INIT.
+    has_restarted: bool,
+    queue: VecDeque<Told>,
+    /// Orders that the frontend has.
+    asked: usize,
+    /// Somebody passes orders on.
+    is_passing: bool,
+}
+
+/// The DAX window of a directory.
+pub(crate) struct Window {
+    bytes: u64,
+    state: Mutex<State>,
+}
+
+impl Window {
+    pub(crate) fn new(bytes: u64) -> Arc<Window> {
+        let state = State {
+            table: Table::new(bytes),
+            channel: BackendChannel::default(),
+            is_shown: false,
+            has_restarted: false,
+            queue: VecDeque::new(),
+            asked: 0,
+            is_passing: false,
+        };
+        Arc::new(Window { bytes, state: Mutex::new(state) })
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A frontend is there, and nothing is mapped.
+    pub(crate) fn session_started(&self, channel: BackendChannel) {
+        let mut state = self.lock();
+        state.table.forget();
+        (state.channel, state.is_shown) = (channel, false);
+    }
+
+    /// The frontend has asked for the window.
+    pub(crate) fn shown(&self) {
+        self.lock().is_shown = true;
+    }
+
+    /// Whether it has.
+    pub(crate) fn is_shown(&self) -> bool {
+        self.lock().is_shown
+    }
+
+    /// How many slots of the window are in use.
+    pub(crate) fn mapped(&self) -> usize {
+        self.lock().table.mapped()
+    }
+
+    /// A ring starts: its driver may be another one, whose device was reset.
+    pub(crate) fn ring_started(&self) {
+        self.lock().has_restarted = true;
+    }
+
+    /// A guest mounts. With a device that was reset before, the frontend has taken out what there was (vhost-user,
+    /// "VHOST_USER_BACKEND_SHMEM_MAP"), and would refuse to do so once more.
+    pub(crate) fn begin(self: &Arc<Self>) {
+        let has_restarted = std::mem::take(&mut self.lock().has_restarted);
+        if has_restarted { self.forget() } else { self.clear() }
+    }
+
+    /// The frontend has nothing mapped any more, or is gone.
+    pub(crate) fn forget(&self) {
+        let queue = {
+            let mut state = self.lock();
+            state.table.forget();
+            std::mem::take(&mut state.queue)
+        };
+        // What is under way is answered, or the channel ends.
+        queue.into_iter().filter_map(|told| told.waiting).for_each(|waiting| waiting.answered(Err(Errno::IO)));
+    }
+
+    /// Takes everything out.
+    pub(crate) fn clear(self: &Arc<Self>) {
+        self.unmap_where(|_| true);
+    }
+
+    /// Takes out what is of nodes that this says of, without anybody who waits for that.
+    pub(crate) fn unmap_where(self: &Arc<Self>, is_unwanted: impl Fn(u64) -> bool) {
+        let mut state = self.lock();
+        let slots = state.table.of(|part| is_unwanted(part.node));
+        for slot in slots {
+            if let Some(order) = state.table.unmap(slot) {
+                state.queue.push_back(Told { order, file: None, waiting: None });
+            }
+        }
+        drop(state);
+        self.pass_on();
+    }
+
+    /// Maps a part of a file: `len` bytes at `window_offset`. `open` opens it, if that is necessary. `done` may be called before this
+    /// returns.
+    pub(crate) fn map(
+        self: &Arc<Self>,
+        (window_offset, part, len): (u64, Part, u64),
+        open: impl FnOnce() -> Result<OwnedFd, Errno>,
+        done: Done,
+    ) -> Arc<Waiting> {
+        let file = self.may_map(window_offset, part, len).and_then(|slot| match slot {
+            Some(slot) => open().map(|file| Some((slot, file))),
+            None => Ok(None),
+        });
+        let (slot, file) = match file {
+            Ok(Some(found)) => found,
+            Ok(None) => return Waiting::new(0, done),
+            Err(error) => return over(done, error),
+        };
+        let mut state = self.lock();
+        let orders: Vec<_> = state.table.map(slot, part).collect();
+        let waiting = Waiting::new(orders.len(), done);
+        let mut file = Some(file);
+        for order in orders {
+            let file = if matches!(order, Order::Map { .. }) { file.take() } else { None };
+            state.queue.push_back(Told { order, file, waiting: Some(Arc::clone(&waiting)) });
+        }
+        drop(state);
+        self.pass_on();
+        waiting
+    }
+
+    /// The slot that something has to be put into; `None` where it is already.
+    fn may_map(&self, window_offset: u64, part: Part, len: u64) -> Result<Option<Slot>, Errno> {
+        let state = self.lock();
+        let slot = state.table.slot(window_offset, part.offset, len)?;
+        if state.queue.len() >= WAITING_MAX {
+            return Err(Errno::AGAIN);
+        }
+        Ok((!state.table.has(slot, part)).then_some(slot))
+    }
+
+    /// Takes parts of the window out: each is an offset and a length. `done` may be called before this returns.
+    pub(crate) fn unmap(self: &Arc<Self>, parts: impl Iterator<Item = (u64, u64)>, done: Done) -> Arc<Waiting> {
+        let mut state = self.lock();
+        let ranges: Result<Vec<_>, _> = parts.map(|(offset, len)| state.table.slots(offset, len)).collect();
+        // All of it or nothing.
+        let ranges = match ranges {
+            Ok(ranges) => ranges,
+            Err(error) => {
+                drop(state);
+                return over(done, error);
+            }
+        };
+        let orders: Vec<_> = ranges.into_iter().flatten().filter_map(|slot| state.table.unmap(slot)).collect();
+        let waiting = Waiting::new(orders.len(), done);
+        let told = orders.into_iter().map(|order| Told { order, file: None, waiting: Some(Arc::clone(&waiting)) });
+        state.queue.extend(told);
+        drop(state);
+        self.pass_on();
+        waiting
+    }
+
+    /// Passes on what waits, one thread at a time, so that the frontend hears it in order.
+    fn pass_on(self: &Arc<Self>) {
+        loop {
+            let mut state = self.lock();
+            if state.is_passing || state.asked >= ASKED_MAX {
+                return;
+            }
+            let Some(Told { order, file, waiting }) = state.queue.pop_front() else { return };
+            state.is_passing = true;
+            state.asked += 1;
+            let channel = state.channel.clone();
+            drop(state);
+            let window = Arc::clone(self);
+            let told = move |answer| window.answered(order, waiting, answer);
+            match (order, file) {
+                (Order::Map { slot, part, .. }, Some(file)) => {
+                    channel.map(place(slot, part.offset), file, PATIENCE, told)
+                }
+                (Order::Map { .. }, None) => told(Err(NoAnswer::Closed)),
+                (Order::Unmap { slot, .. }, _) => channel.unmap(place(slot, 0), PATIENCE, told),
+            }
+            self.lock().is_passing = false;
+        }
+    }
+
+    fn answered(self: &Arc<Self>, order: Order, waiting: Option<Arc<Waiting>>, answer: Result<u64, NoAnswer>) {
+        let came = match answer {
+            Ok(0) => Answer::Done,
+            // What is not sent is not done.
+            Ok(_) | Err(NoAnswer::NotNegotiated | NoAnswer::Full) => Answer::Refused,
+            Err(NoAnswer::Closed | NoAnswer::Late | NoAnswer::Misspoken) => Answer::Unknown,
+        };
+        if came != Answer::Done {
+            let what = answer.map_or_else(|error| error.to_string(), |_| "the frontend refuses it".to_owned());
+            tracing::debug!(?order, what, "nothing changed in the DAX window");
+        }
+        let mut state = self.lock();
+        state.asked -= 1;
+        if let Some(order) = state.table.answered(order, came) {
+            state.queue.push_front(Told { order, file: None, waiting: None });
+        }
+        drop(state);
+        if let Some(waiting) = waiting {
+            // To take out what is not there has come to nothing, and to an end.
+            let is_out = matches!(order, Order::Unmap { .. }) && came == Answer::Refused;
+            waiting.answered(if came == Answer::Done || is_out { Ok(()) } else { Err(Errno::IO) });
+        }
+        self.pass_on();
+    }
+}
+
+fn place(slot: Slot, file_offset: u64) -> SharedMap {
+    let writable = true;
+    SharedMap { offset: u64::from(slot) * SLOT_BYTES, len: SLOT_BYTES, file_offset, writable }
+}
+
+fn over(done: Done, error: Errno) -> Arc<Waiting> {
+    let waiting = Waiting::new(1, done);
+    waiting.finish(Err(error));
+    waiting
+}

@@ -1,0 +1,70 @@
+//! Files that a virtual machine maps itself (DAX): which they are, and what they are mapped by.
+
+use crate::mount::is_mapped_well;
+use crate::{Attributes, Node, Result, Tree};
+use rustix::fs::{Access, AtFlags, OFlags};
+use rustix::io::Errno;
+use rustix::path::DecInt;
+use std::ffi::CStr;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// The extended attribute of a file, on the host, that asks for it; the value means nothing.
+pub const DAX_MARK: &CStr = c"user.vringd.dax";
+
+impl Tree {
+    /// Whether a file like that consists of whole pieces of `piece` bytes, and loses nothing when it is written to without our
+    /// knowledge: a set-id bit goes with a write that we are told of.
+    #[must_use]
+    pub fn comes_in_pieces(attributes: &Attributes, piece: u64) -> bool {
+        let (kind, powers) = (attributes.mode & libc::S_IFMT, attributes.mode & (libc::S_ISUID | libc::S_ISGID));
+        kind == libc::S_IFREG && powers == 0 && attributes.size > 0 && attributes.size.is_multiple_of(piece)
+    }
+
+    /// Whether it can be opened for mapping, as far as that can be told without doing so; with `marked`, whether it carries
+    /// [`DAX_MARK`], too. One system call or two.
+    #[must_use]
+    pub fn can_be_mapped(&self, node: Node, marked: bool) -> bool {
+        let look = || {
+            self.writable()?;
+            let inode = self.table.get(node)?;
+            let pin = self.table.pin(&inode)?;
+            if !is_mapped_well(pin.as_fd())? {
+                return Err(Errno::NODEV);
+            }
+            if marked {
+                self.place(pin.as_fd()).get(DAX_MARK, &mut [])?;
+            }
+            let name = DecInt::from_fd(pin.as_fd());
+            rustix::fs::accessat(&self.proc_self_fd, name, Access::WRITE_OK, AtFlags::empty())
+        };
+        look().is_ok()
+    }
+
+    /// Opens a file so that a part of it can be mapped by whoever gets the descriptor, always for writing too: QEMU refuses one that
+    /// is open for reading alone, and a mapping that begins to be written to would have to be taken away first.
+    ///
+    /// # Errors
+    /// `ENXIO` for a part that is not all in the file: QEMU makes an empty file longer when it maps it, and refuses others. `EROFS` on a
+    /// read-only tree, `ENODEV` for a file system that has no such mappings, and as [`Tree::open`].
+    pub fn open_to_map(&self, node: Node, offset: u64, len: u64) -> Result<OwnedFd> {
+        self.pause();
+        self.writable()?;
+        let inode = self.table.get(node)?;
+        if !inode.kind.is_file() {
+            return Err(Errno::NODEV);
+        }
+        let fd = self.open_node(&inode, OFlags::RDWR)?;
+        if !is_mapped_well(fd.as_fd())? {
+            return Err(Errno::NODEV);
+        }
+        let size = u64::try_from(rustix::fs::fstat(&fd)?.st_size).unwrap_or(0);
+        let end = offset.checked_add(len).ok_or(Errno::INVAL)?;
+        if len == 0 || end > size { Err(Errno::NXIO) } else { Ok(fd) }
+    }
+
+    /// Whether the client knows a node.
+    #[must_use]
+    pub fn knows(&self, node: Node) -> bool {
+        self.table.get(node).is_ok()
+    }
+}
