@@ -260,13 +260,21 @@ impl Window {
             let channel = state.channel.clone();
             drop(state);
             let window = Arc::clone(self);
-            let told = move |answer| window.answered(order, waiting, answer);
             match (order, file) {
                 (Order::Map { slot, part, .. }, Some(file)) => {
-                    channel.map(place(slot, part.offset), file, PATIENCE, told)
+                    let settling = channel.clone();
+                    channel.map(place(slot, part.offset), file, PATIENCE, move |answer| match answer {
+                        // A guest that were told now would look too early.
+                        Ok(0) => settling.settle(PATIENCE, move |settled| {
+                            window.answered(order, waiting, settled.map(|_| 0));
+                        }),
+                        answer => window.answered(order, waiting, answer),
+                    });
                 }
-                (Order::Map { .. }, None) => told(Err(NoAnswer::Closed)),
-                (Order::Unmap { slot, .. }, _) => channel.unmap(place(slot, 0), PATIENCE, told),
+                (Order::Map { .. }, None) => window.answered(order, waiting, Err(NoAnswer::Closed)),
+                (Order::Unmap { slot, .. }, _) => {
+                    channel.unmap(place(slot, 0), PATIENCE, move |answer| window.answered(order, waiting, answer));
+                }
             }
             self.lock().is_passing = false;
         }
@@ -275,14 +283,10 @@ impl Window {
     fn answered(self: &Arc<Self>, order: Order, waiting: Option<Arc<Waiting>>, answer: Result<u64, NoAnswer>) {
         let came = match answer {
             Ok(0) => Answer::Done,
-            // What is not sent is not done.
-            Ok(_) | Err(NoAnswer::NotNegotiated | NoAnswer::Full) => Answer::Refused,
-            Err(NoAnswer::Closed | NoAnswer::Late | NoAnswer::Misspoken) => Answer::Unknown,
+            Ok(_) => Answer::Refused,
+            Err(_) => Answer::Unknown,
         };
-        if came != Answer::Done {
-            let what = answer.map_or_else(|error| error.to_string(), |_| "the frontend refuses it".to_owned());
-            tracing::debug!(?order, what, "nothing changed in the DAX window");
-        }
+        tracing::debug!(?order, ?came, ?answer, "the DAX window");
         let mut state = self.lock();
         state.asked -= 1;
         if let Some(order) = state.table.answered(order, came) {
