@@ -201,6 +201,11 @@ impl DirectoryServer {
         }
     }
 
+    /// The directory, for a guest with a DAX window.
+    pub fn dax_device(&self) -> Device {
+        Device::DirectoryDax { socket: self.socket(), tag: self.tag.clone() }
+    }
+
     /// What is spoken with the guest.
     pub fn protocol(&self) -> Protocol {
         self.protocol

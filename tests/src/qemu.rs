@@ -296,7 +296,7 @@ pub fn run(
 }
 
 fn command(lab: &Lab, from: BootFrom, devices: &[Device], queues: u16, directory: &Path) -> Result<Command> {
-    let qemu = if devices.iter().any(|device| matches!(device, Device::Directory9p { .. })) {
+    let qemu = if devices.iter().any(Device::needs_any_device_qemu) {
         lab.require_any_device_qemu()?;
         lab.any_device_qemu()
     } else {

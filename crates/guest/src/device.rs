@@ -41,6 +41,14 @@ pub enum Device {
         /// Request queues, at least 1; User Mode Linux as above.
         queues: u16,
     },
+    /// A vhost-user directory with a DAX window, if its server has one. It has one request queue. For QEMU it needs a version that
+    /// gives a guest any vhost-user device, as below.
+    DirectoryDax {
+        /// Where its server listens.
+        socket: PathBuf,
+        /// The name by which the guest mounts it, as its server tells it.
+        tag: String,
+    },
     /// A vhost-user directory that is spoken to in 9p. It has one queue: Linux uses no more. For QEMU it needs a
     /// version that gives a guest any vhost-user device, see [`Lab::any_device_qemu`](crate::lab::Lab::any_device_qemu).
     Directory9p {
@@ -80,9 +88,14 @@ impl Device {
             | Self::QemuDisk { queues, .. } => {
                 *queues = number;
             }
-            Self::Directory9p { .. } | Self::Qemu9p { .. } => {}
+            Self::DirectoryDax { .. } | Self::Directory9p { .. } | Self::Qemu9p { .. } => {}
         }
         self
+    }
+
+    /// Whether QEMU has to be one that gives a guest any vhost-user device.
+    pub fn needs_any_device_qemu(&self) -> bool {
+        matches!(self, Self::DirectoryDax { .. } | Self::Directory9p { .. })
     }
 
     /// The socket of a vhost-user device.
@@ -92,6 +105,7 @@ impl Device {
             | Self::ReconnectingDisk { socket, .. }
             | Self::Scsi { socket, .. }
             | Self::Directory { socket, .. }
+            | Self::DirectoryDax { socket, .. }
             | Self::Directory9p { socket, .. } => Some(socket),
             Self::QemuDisk { .. } | Self::Qemu9p { .. } => None,
         }

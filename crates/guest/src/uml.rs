@@ -82,6 +82,9 @@ fn command(kit: &Kit, machine: &Machine, devices: &[Device], share: &Share, line
             // Its tag comes from its server.
             Device::Directory { socket, .. } => (socket, VIRTIO_ID_FS),
             Device::Directory9p { socket, .. } => (socket, VIRTIO_ID_9P),
+            Device::DirectoryDax { .. } => {
+                bail!("User Mode Linux has no shared memory regions: give a directory with a window to a QEMU guest")
+            }
             Device::ReconnectingDisk { .. } => {
                 bail!("User Mode Linux does not connect again: give such a disk to a QEMU guest")
             }

@@ -16,6 +16,7 @@ mod fs_beside;
 mod fs_bounds;
 mod fs_coherence;
 mod fs_data;
+mod fs_dax;
 mod fs_drop_in;
 mod fs_escape;
 mod fs_interrupt;

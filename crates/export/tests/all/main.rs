@@ -1,5 +1,6 @@
 //! The integration tests of this crate: one program, so that one is linked.
 
+mod dax;
 mod disk;
 mod nbd;
 mod p9;

@@ -14,6 +14,9 @@ use crate::process::dies_with_us;
 const DIRECTORY_QUEUE_SIZE: u32 = 1024;
 /// 9p (virtio 1.3, section 5). QEMU has no vhost-user device of its own for it, only one that can be any.
 const VIRTIO_ID_9P: u16 = 9;
+/// File system (virtio 1.3, section 5), and the length of its configuration (5.11.4).
+const VIRTIO_ID_FS: u16 = 26;
+const CONFIG_BYTES_FS: usize = 44;
 /// Slots in the queue of 9p, as QEMU's own device has it.
 const QUEUE_SIZE_9P: u32 = 128;
 /// The tag's length in the configuration of a 9p device, before the tag itself (`struct virtio_9p_config`).
@@ -50,6 +53,12 @@ pub fn add_devices(command: &mut Command, qemu: &Path, devices: &[Device]) -> Re
                     ])
                     .arg("-device")
                     .arg(format!("virtio-blk-pci,drive=disk{index},iothread=thread{index},num-queues={queues}"));
+            }
+            Device::DirectoryDax { socket, .. } => {
+                let options = format!(
+                    "vhost-user-test-device-pci,virtio-id={VIRTIO_ID_FS},num_vqs=2,vq_size={DIRECTORY_QUEUE_SIZE},config_size={CONFIG_BYTES_FS}"
+                );
+                add_server(command, index, socket, "", &options)?;
             }
             Device::Directory9p { socket, tag } => {
                 let config_bytes = TAG_LENGTH_BYTES + tag.len();
@@ -127,6 +136,7 @@ mod tests {
             Device::Directory { socket: "/run/c".into(), tag: "share".into(), queues: 2 },
             Device::ReconnectingDisk { socket: "/run/d".into(), queues: 1, again_after_ms: 100 },
             Device::Directory9p { socket: "/run/e".into(), tag: "nine".into() },
+            Device::DirectoryDax { socket: "/run/f".into(), tag: "window".into() },
         ];
         add_devices(&mut command, Path::new("/nowhere"), &devices).unwrap();
         let arguments: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -149,6 +159,10 @@ mod tests {
                 "socket,id=server3,path=/run/e",
                 "-device",
                 "vhost-user-test-device-pci,virtio-id=9,num_vqs=1,vq_size=128,config_size=6,chardev=server3",
+                "-chardev",
+                "socket,id=server4,path=/run/f",
+                "-device",
+                "vhost-user-test-device-pci,virtio-id=26,num_vqs=2,vq_size=1024,config_size=44,chardev=server4",
             ]
         );
     }
