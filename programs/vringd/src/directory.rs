@@ -144,16 +144,22 @@ fn policy_in(directory: &Directory) -> Policy {
 
 /// A directory as the API shows it.
 pub(crate) fn shown(status: &DirectoryStatus) -> api::DirectoryInfo {
+    let migrates = status.policy.dax.is_none();
     api::DirectoryInfo {
         tag: status.tag.clone(),
         // The major version has been 7 since virtio-fs began.
         protocol: status.protocol_minor.map(|minor| format!("7.{minor}")),
         cache: Some(status.policy.cache),
-        migration_mode: Some(status.tree.options.migration.mode),
-        migration_on_error: Some(status.tree.options.migration.on_error),
+        migration_mode: migrates.then_some(status.tree.options.migration.mode),
+        migration_on_error: migrates.then_some(status.tree.options.migration.on_error),
         execution: status.execution,
         execution_chosen: status.execution,
         locks_waiting: status.locks_waiting as u64,
+        dax: status.policy.dax.map(|dax| api::DaxInfo {
+            window: api::ByteSize(dax.window_bytes),
+            when: dax.when,
+            mapped: status.dax_mapped as u64,
+        }),
         ..of_tree(&status.tree)
     }
 }
@@ -178,6 +184,7 @@ pub(crate) fn of_tree(tree: &passthrough::Description) -> api::DirectoryInfo {
         descriptors_max: tree.options.descriptors_max as u64,
         open_files: tree.handles as u64,
         locks_waiting: 0,
+        dax: None,
         p9: None,
     }
 }

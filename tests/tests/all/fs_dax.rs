@@ -71,9 +71,9 @@ same() {{ test \"$(sha256sum <$1)\" = \"$2  -\"; }}
 same read {read}
 same read {read}
 fio --eta=never --name=w --filename=/mnt/written --size=4m --rw=randwrite --bs=4k --overwrite=1 --fallocate=none \\
-    --verify=crc32c --verify_fatal=1 --do_verify=1 --ioengine=mmap
+    --verify=crc32c --verify_fatal=1 --do_verify=1 --verify_state_save=0 --ioengine=mmap
 fio --eta=never --name=p --filename=/mnt/written --size=4m --rw=randrw --bs=4k --overwrite=1 --fallocate=none \\
-    --verify=crc32c --verify_fatal=1 --do_verify=1 --ioengine=psync
+    --verify=crc32c --verify_fatal=1 --do_verify=1 --verify_state_save=0 --ioengine=psync
 sync
 same more {more}
 END

@@ -2,8 +2,8 @@
 
 use super::cells::{NOTHING, age, facts, latency_line, mib, microseconds, or_nothing, size, table, uptime};
 use super::{limit, p9, units, volume};
-use crate::model::CachePolicy;
 use crate::model::config::ExportKind;
+use crate::model::{ByteSize, CachePolicy, DaxWhen};
 use crate::model::{
     DirectoryInfo, Execution, Export, FileSystem, Info, LatencySummary, MigrationMode, MigrationOnError, Owner,
     Protocol, RingInfo, RingState, SandboxInfo, SeccompState, SessionState, StorageInfo, Worker, WorkerState,
@@ -52,6 +52,14 @@ fn cache_policy(policy: CachePolicy) -> &'static str {
         CachePolicy::Metadata => "metadata",
         CachePolicy::Auto => "auto",
         CachePolicy::Always => "always",
+    }
+}
+
+fn dax_when(when: DaxWhen) -> &'static str {
+    match when {
+        DaxWhen::Never => "never",
+        DaxWhen::Inode => "inode",
+        DaxWhen::Always => "always",
     }
 }
 
@@ -233,6 +241,11 @@ fn directory_facts(directory: &DirectoryInfo) -> Vec<(&'static str, String)> {
     ];
     lines.extend(directory.p9.iter().flat_map(p9::facts));
     lines.extend(directory.cache.map(|policy| ("cache", cache_policy(policy).to_owned())));
+    lines.extend(
+        directory.dax.map(|dax| {
+            ("dax", format!("{} ({}), {} mapped", dax.window, dax_when(dax.when), ByteSize(dax.mapped << 21)))
+        }),
+    );
     lines.extend(migration(directory).map(|how| ("migration", how)));
     lines.extend([
         ("execution", execution(directory.execution, directory.execution_chosen)),

@@ -92,6 +92,14 @@ fn every_check_names_its_field() {
     assert_eq!(field_at_fault(&with("descriptors_max = 15")), "directory.descriptors_max");
     assert_eq!(field_at_fault(&with("open_files_max = 16777217")), "directory.open_files_max");
     assert_eq!(field_at_fault(&with("delay = '11s'")), "directory.delay");
+    for window in ["1M", "3M", "1G", "0"] {
+        assert_eq!(field_at_fault(&with(&format!("dax = {{ window = '{window}' }}"))), "directory.dax.window");
+    }
+    for other in
+        ["read_only = true", "writeback = true", "migration_mode = 'file-handles'", "migration_verify_handles = true"]
+    {
+        assert_eq!(field_at_fault(&with(&format!("dax = {{ window = '64M' }}\n{other}"))), "directory.dax", "{other}");
+    }
 }
 
 #[test]
@@ -133,5 +141,19 @@ fn unknown_words_are_refused() {
         "delay = '1'",
     ] {
         assert!(toml::from_str::<NewExport>(&with(text)).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn a_window_is_written_as_it_was_read() {
+    for (line, when) in
+        [("dax = { window = '512M' }", DaxWhen::Inode), ("dax = { window = '2M', when = 'always' }", DaxWhen::Always)]
+    {
+        let new = parse(&with(line));
+        new.check().unwrap();
+        assert_eq!(new.directory.as_ref().unwrap().dax.unwrap().when, when);
+        let json = serde_json::to_string(&new).unwrap();
+        assert_eq!(serde_json::from_str::<NewExport>(&json).unwrap(), new);
+        assert_eq!(toml::from_str::<NewExport>(&toml::to_string(&new).unwrap()).unwrap(), new);
     }
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use utoipa::{IntoParams, ToSchema};
 use values::SyncMode;
 use values::{ByteSize, Execution, Placement, Poll};
-use values::{CachePolicy, MigrationMode, MigrationOnError};
+use values::{CachePolicy, DaxWhen, MigrationMode, MigrationOnError};
 
 /// The daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -111,10 +111,10 @@ pub struct DirectoryInfo {
     pub security_model: SecurityModel,
     /// Whether changes are refused.
     pub read_only: bool,
-    /// What the guest's inodes are found by where it is migrated to; absent for 9p, which is not migrated.
+    /// What the guest's inodes are found by where it is migrated to; absent for 9p and with a DAX window, which are not migrated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migration_mode: Option<MigrationMode>,
-    /// What becomes of a migration that comes in, when something of its guest is not found here; absent for 9p.
+    /// What becomes of a migration that comes in, when something of its guest is not found here; absent as above.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migration_on_error: Option<MigrationOnError>,
     /// Whether file handles go along with paths, and have to be the same where the guest is migrated to.
@@ -136,9 +136,23 @@ pub struct DirectoryInfo {
     pub open_files: u64,
     /// Requests for a lock that wait now.
     pub locks_waiting: u64,
+    /// The DAX window; absent for a directory without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dax: Option<DaxInfo>,
     /// What 9p adds; absent for virtio-fs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p9: Option<P9Info>,
+}
+
+/// A DAX window, and what is in it. What a guest reads and writes there nobody can count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DaxInfo {
+    /// Length of the window.
+    pub window: ByteSize,
+    /// Which files the guest is told to map.
+    pub when: DaxWhen,
+    /// Parts of files, of 2 MiB each, that are mapped now.
+    pub mapped: u64,
 }
 
 /// Sessions with frontends since the export was added. All are counts.

@@ -28,7 +28,7 @@ pub use bitmap::{Bitmap, NewBitmap};
 pub use config::NewExport;
 pub use directory::{Dax, Directory};
 pub use export::{
-    DirectoryInfo, Export, Frontend, Info, Remove, Resize, RingFigures, RingInfo, RingState, SessionFigures,
+    DaxInfo, DirectoryInfo, Export, Frontend, Info, Remove, Resize, RingFigures, RingInfo, RingState, SessionFigures,
     SessionState, Settings, StorageInfo,
 };
 pub use job::{

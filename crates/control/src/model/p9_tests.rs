@@ -73,6 +73,7 @@ fn what_means_nothing_for_9p_is_refused_by_name() {
         ("posix_lock = false", "posix_lock"),
         ("flock = false", "flock"),
         ("announce_submounts = false", "announce_submounts"),
+        ("dax = { window = '64M' }", "dax"),
         ("migration_mode = 'file-handles'", "migration_mode"),
         ("migration_on_error = 'guest-error'", "migration_on_error"),
         ("migration_verify_handles = true", "migration_verify_handles"),

@@ -162,6 +162,11 @@ const DIRECTORY: &[Figure<DirectoryInfo>] = &[
         "Requests for a lock that wait",
         Read::NowCount(|directory| directory.locks_waiting),
     ),
+    Figure(
+        "directory_dax_mapped",
+        "Parts of files, of 2 MiB each, in the guest's memory",
+        Read::NowCount(|directory| directory.dax.map_or(0, |dax| dax.mapped)),
+    ),
 ];
 
 const RING: &[Figure<RingInfo>] = &[

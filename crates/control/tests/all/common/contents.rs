@@ -3,7 +3,7 @@
 use super::latency;
 use control::ApiError;
 use control::model::directory::Directory;
-use control::model::{DirectoryInfo, Execution, Export, NewExport, P9Info, Protocol, StorageInfo, VolumeInfo};
+use control::model::{DaxInfo, DirectoryInfo, Execution, Export, NewExport, P9Info, Protocol, StorageInfo, VolumeInfo};
 use disk::{StorageSpec, VolumeOptions};
 
 /// What the fake serves of a directory: a guest has looked around in it.
@@ -27,6 +27,7 @@ pub(super) fn directory_info(directory: &Directory, export: &str) -> DirectoryIn
         descriptors_max: u64::from(directory.descriptors_max()),
         open_files: 12,
         locks_waiting: 1,
+        dax: directory.dax.map(|dax| DaxInfo { window: dax.window, when: dax.when, mapped: 3 }),
         p9: over_9p.then(|| P9Info {
             msize: Some(512_000),
             msize_max: directory.msize_max(),
