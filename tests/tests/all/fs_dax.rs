@@ -90,7 +90,7 @@ END
          dd if=/dev/zero of=cut bs=1M seek=1 count=0 2>/dev/null
          test $(wc -c <cut) = 1048576
          dd if=cut of=/tmp/front bs=1M count=1 2>/dev/null
-         dd if=/dev/zero of=cut bs=1M seek=4 count=0 conv=notrunc 2>/dev/null
+         dd if=/dev/zero of=cut bs=1M seek=4 count=0 2>/dev/null
          cmp -n 1048576 cut /tmp/front
          test \"$(dd if=cut bs=1M skip=1 2>/dev/null | tr -d '\\000' | wc -c)\" = 0
          printf guest | dd of=written bs=1 seek=3000000 conv=notrunc 2>/dev/null
