@@ -52,12 +52,9 @@ impl Service {
         done: impl FnOnce(Result<(), Errno>) + Send + 'static,
     ) -> Option<Arc<dyn Cancel>> {
         let done = Box::new(done);
-        let (window, request) = match (self.shown_window(), request) {
-            (Some(window), request) => (window, request),
-            (None, _) => {
-                done(Err(Errno::NOSYS));
-                return None;
-            }
+        let Some(window) = self.shown_window() else {
+            done(Err(Errno::NOSYS));
+            return None;
         };
         let waiting = match request {
             Request::SetupMapping(setup) => {

@@ -90,7 +90,7 @@ proptest! {
     #[test]
     fn what_is_no_slot_is_refused(window_offset: u64, offset: u64, len: u64) {
         let table = Table::new(4 * SLOT_BYTES);
-        let is_slot = |at: u64| at % SLOT_BYTES == 0;
+        let is_slot = |at: u64| at.is_multiple_of(SLOT_BYTES);
         let fits = is_slot(window_offset) && window_offset < 4 * SLOT_BYTES && is_slot(offset) && len == SLOT_BYTES;
         prop_assert_eq!(table.slot(window_offset, offset, len).is_ok(), fits);
         if let Ok(slots) = table.slots(window_offset, len) {
