@@ -1,15 +1,18 @@
 //! A directory's ring, on a directory of its own that cannot be changed: what a fuzzer makes up would fill the disk.
 
 use super::guest::{Played, play};
-use crate::Policy;
 use crate::attachment::Attachment;
 use crate::calls::Executor;
 use crate::directory::{DirectoryRing, Service};
 use crate::label::Label;
+use crate::{DaxOptions, Policy};
 use engine::{Execution, Token};
 use passthrough::{Options, Source, Tree};
 use std::sync::Arc;
-use values::CachePolicy;
+use values::{CachePolicy, DaxWhen};
+
+/// Length of the DAX window.
+const WINDOW_BYTES: u64 = 16 << 20;
 
 thread_local! {
     /// Made once for all inputs.
@@ -31,7 +34,11 @@ fn served() -> Option<(Arc<Service>, tempfile::TempDir)> {
     let directory = filled()?;
     let options = Options { read_only: true, xattr: true, ..Options::default() };
     let tree = Tree::new(Source::Path(directory.path().to_owned()), options).ok()?;
-    Some((Arc::new(Service::new(Arc::new(tree), Policy::new(CachePolicy::Auto))), directory))
+    // Its frontend has asked for it, and hears of nothing more.
+    let dax = Some(DaxOptions { window_bytes: WINDOW_BYTES, when: DaxWhen::Always });
+    let service = Service::new(Arc::new(tree), Policy { dax, ..Policy::new(CachePolicy::Auto) });
+    service.window()?.shown();
+    Some((Arc::new(service), directory))
 }
 
 /// Plays one input and returns how many requests were answered. Layout of `data`: options (1), steps; bit 1 of the options
