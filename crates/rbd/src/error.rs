@@ -119,6 +119,17 @@ pub enum RbdError {
         /// The image.
         spec: String,
     },
+    /// image: {spec} is set up with {option} = {value}, where {wanted} is needed for writes and workers to be safe: `rbd config image rm {spec} {option}`, or the same of its pool
+    Overridden {
+        /// The image.
+        spec: String,
+        /// The option of librbd.
+        option: &'static str,
+        /// What the image or its pool says.
+        value: String,
+        /// What it has to be.
+        wanted: &'static str,
+    },
     /// image: {spec}: the cluster has not answered within {seconds} s: look at `ceph health`, and whether `ceph auth get client.{user}` shows rights on OSDs
     Late {
         /// The image.

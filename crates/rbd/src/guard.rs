@@ -42,8 +42,12 @@ pub(crate) fn take(image: &Image, spec: &Spec, user: &str) -> Result<(), RbdErro
 
 /// Gives the lock up. What is left behind where that fails is what a killed daemon leaves.
 pub(crate) fn give_up(image: &Image, spec: &Spec) {
-    let done = image.remove_metadata(KEY).and_then(|()| image.unlock());
-    if let Err(errno) = done {
+    let removed = match image.remove_metadata(KEY) {
+        // Nothing was signed.
+        Err(Errno(libc::ENOENT)) => Ok(()),
+        removed => removed,
+    };
+    if let Err(errno) = removed.and_then(|()| image.unlock()) {
         tracing::warn!(image = %spec, error = %errno.words(), "the lock of an image could not be given up: it lapses within 30 s");
     }
 }
@@ -62,8 +66,8 @@ fn step_aside(image: &Image, spec: &Spec, user: &str, owner: String) -> Result<(
                 tracing::info!(image = %spec, owner, process, "the lock of a daemon that was killed is broken, and its client blocklisted");
                 Ok(())
             }
-            // It was given up meanwhile.
-            Err(Errno(libc::ENOENT)) => Ok(()),
+            // It was given up meanwhile, or another daemon that came behind that death was faster: the next look says.
+            Err(Errno(libc::ENOENT | libc::EBUSY | libc::EAGAIN)) => Ok(()),
             Err(errno) => Err(RbdError::Break { user: user.to_owned(), source: errno.words() }),
         };
     }

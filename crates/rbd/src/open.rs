@@ -12,12 +12,24 @@ use storage::Kind as _;
 /// How long a monitor may take to answer when an image is opened.
 const PATIENCE_S: u32 = 10;
 
+/// An option of librbd that an image or a pool may override.
+const BLOCKLIST: &str = "rbd_blocklist_on_break_lock";
+/// As above.
+const BLOCKLIST_SECONDS: &str = "rbd_blocklist_expire_seconds";
+/// As above.
+const NON_BLOCKING: &str = "rbd_non_blocking_aio";
+
 /// What holds whatever the configuration says.
-const SETTINGS: [(&str, &str); 6] = [
+const SETTINGS: [(&str, &str); 9] = [
     // What is answered is durable, and no cache needs flushing. An image or a pool may say otherwise, which is looked at below.
     ("rbd_cache", "false"),
     // A guest may change a page while it is being sent, whose checksum is wrong then, and the session would be reset for ever.
     ("rbd_disable_zero_copy_writes", "true"),
+    // What a client that was killed had sent, and what has not arrived yet, is refused for as long as it may come.
+    (BLOCKLIST, "true"),
+    (BLOCKLIST_SECONDS, "0"),
+    // A worker hands a request over and goes on, whatever the cluster does.
+    (NON_BLOCKING, "true"),
     // Refusals are said by whoever reads them, in one line; the log is the daemon's.
     ("log_to_stderr", "false"),
     ("err_to_stderr", "false"),
@@ -97,6 +109,13 @@ pub(crate) fn open(options: &RbdOptions) -> Result<OpenImage, RbdError> {
     let is = |value: Option<String>, word: &str| value.is_some_and(|value| value == word);
     if !read_only && is(setting("rbd_disable_zero_copy_writes")?, "false") {
         return Err(RbdError::ZeroCopy { spec: spec.to_string() });
+    }
+    for (option, wanted) in
+        SETTINGS.into_iter().filter(|(name, _)| [BLOCKLIST, BLOCKLIST_SECONDS, NON_BLOCKING].contains(name))
+    {
+        if let Some(value) = setting(option)?.filter(|value| value != wanted) {
+            return Err(RbdError::Overridden { spec: spec.to_string(), option, value, wanted });
+        }
     }
     // The second is a log on a local device, of Ceph's own, which may keep writes to itself until they are flushed.
     let logged = setting("rbd_persistent_cache_mode")?.is_some_and(|mode| mode != "disabled");

@@ -9,7 +9,7 @@ use crate::spec::Spec;
 use engine::{Completion, Io, Token, Ways};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::Builder;
 use std::time::Duration;
 use storage::kit::{Jobs, ON_THE_SPOT_MAX, WORK, check_growth};
@@ -37,6 +37,8 @@ pub struct RbdStorage {
 struct Shared {
     image: Image,
     capacity_bytes: AtomicU64,
+    /// Held while the size is asked for or changed, until it is known: no older answer comes behind a newer one.
+    sizing: Mutex<()>,
 }
 
 impl RbdStorage {
@@ -68,8 +70,10 @@ impl RbdStorage {
             if options.snapshot.is_none() {
                 follow(&mut image, shared.clone(), &spec);
             }
-            Shared { image, capacity_bytes: AtomicU64::new(whole_sectors(bytes)) }
+            Shared { image, capacity_bytes: AtomicU64::new(whole_sectors(bytes)), sizing: Mutex::default() }
         });
+        // What was changed before anybody was told of changes.
+        shared.ask(&spec);
         Ok(RbdStorage {
             shared,
             jobs: Jobs::on(&WORK),
@@ -132,6 +136,7 @@ fn follow(image: &mut Image, shared: Weak<Shared>, spec: &Spec) {
 
 impl Shared {
     fn ask(&self, spec: &Spec) {
+        let _in_order = self.sizing.lock().unwrap_or_else(PoisonError::into_inner);
         match self.image.bytes().map(whole_sectors) {
             Ok(bytes) => {
                 let before_bytes = self.capacity_bytes.swap(bytes, Ordering::AcqRel);
@@ -212,9 +217,17 @@ impl Storage for RbdStorage {
 
     fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError> {
         let target = || self.spec.to_string();
-        let present_bytes = self.capacity_bytes();
+        let _in_order = self.shared.sizing.lock().unwrap_or_else(PoisonError::into_inner);
+        // librbd would make it smaller without a word: what others have made of it counts.
+        let present_bytes = self.shared.image.bytes().map(whole_sectors);
+        let present_bytes = present_bytes.map_err(|errno| StorageError::Grow {
+            target: target(),
+            asked_bytes: capacity_bytes,
+            reason: errno.words().to_string(),
+        })?;
         check_growth(&target(), present_bytes, capacity_bytes)?;
         if capacity_bytes == present_bytes {
+            self.shared.capacity_bytes.store(capacity_bytes, Ordering::Release);
             return Ok(());
         }
         let refused = |reason| StorageError::Grow { target: target(), asked_bytes: capacity_bytes, reason };

@@ -41,12 +41,13 @@ impl Contents {
         open(name, storage).map(Contents::Opened)
     }
 
-    /// The same, unlocked: that takes seconds by design, and nobody else is to wait for it.
+    /// The same, unlocked or connected: that takes seconds, by design or where a cluster does not answer, and nobody else is to wait for it.
     ///
     /// # Errors
     /// As of [`start`](Self::start).
     pub(crate) fn unlocked(self, name: &str, storage: &StorageSpec) -> Result<Contents, ApiError> {
-        if storage.luks().is_none() || matches!(self, Contents::Handed(_)) {
+        let takes_long = storage.luks().is_some() || matches!(storage, StorageSpec::Rbd(_));
+        if !takes_long || matches!(self, Contents::Handed(_)) {
             return Ok(self);
         }
         let started = self.start(name, storage)?;
