@@ -45,7 +45,7 @@ impl Tree {
     ///
     /// # Errors
     /// `ENXIO` for a part that is not all in the file: QEMU makes an empty file longer when it maps it, and refuses others. `EROFS` on a
-    /// read-only tree, `ENODEV` for a file system that has no such mappings, and as [`Tree::open`].
+    /// read-only tree, `ENODEV` for a file system that has no such mappings and for a file with a set-id bit, and as [`Tree::open`].
     pub fn open_to_map(&self, node: Node, offset: u64, len: u64) -> Result<OwnedFd> {
         self.pause();
         self.writable()?;
@@ -53,11 +53,18 @@ impl Tree {
         if !inode.kind.is_file() {
             return Err(Errno::NODEV);
         }
-        let fd = self.open_node(&inode, OFlags::RDWR)?;
-        if !is_mapped_well(fd.as_fd())? {
+        // Before it is opened for writing, which an overlay answers with a copy of all of it.
+        let pin = self.table.pin(&inode)?;
+        if !is_mapped_well(pin.as_fd())? {
             return Err(Errno::NODEV);
         }
-        let size = u64::try_from(rustix::fs::fstat(&fd)?.st_size).unwrap_or(0);
+        let fd = self.open_node(&inode, OFlags::RDWR)?;
+        let about = rustix::fs::fstat(&fd)?;
+        if about.st_mode & (libc::S_ISUID | libc::S_ISGID) != 0 {
+            // They go with a write that we are told of.
+            return Err(Errno::NODEV);
+        }
+        let size = u64::try_from(about.st_size).unwrap_or(0);
         let end = offset.checked_add(len).ok_or(Errno::INVAL)?;
         if len == 0 || end > size { Err(Errno::NXIO) } else { Ok(fd) }
     }

@@ -54,6 +54,9 @@ struct State {
     /// The order that was said last, and whether its answer is still to come.
     number: u64,
     pending: bool,
+    /// The last answer was bad, and leaves open whether the frontend has something there: it is told to take it out before it maps again, and
+    /// whether it refuses that does not matter.
+    unsure: bool,
 }
 
 /// The window's slots.
@@ -116,14 +119,17 @@ impl Table {
 
     /// Takes out what a slot has.
     pub(crate) fn unmap(&mut self, slot: Slot) -> Option<Order> {
-        self.slots[usize::from(slot)].part?;
+        let state = self.slots[usize::from(slot)];
+        if state.part.is_none() && !state.unsure {
+            return None;
+        }
         Some(Order::Unmap { slot, number: self.say(slot, None) })
     }
 
     fn say(&mut self, slot: Slot, part: Option<Part>) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.slots[usize::from(slot)] = State { part, number, pending: true };
+        self.slots[usize::from(slot)] = State { part, number, pending: true, unsure: false };
         number
     }
 
@@ -145,7 +151,8 @@ impl Table {
         }
         state.pending = false;
         match (order, answer) {
-            (Order::Map { .. }, Answer::Refused) => state.part = None,
+            (Order::Map { .. }, Answer::Refused) => (state.part, state.unsure) = (None, true),
+            (Order::Unmap { .. }, Answer::Unknown) => state.unsure = true,
             // It is taken out again, if it ever comes.
             (Order::Map { .. }, Answer::Unknown) => return self.unmap(slot),
             _ => {}
@@ -157,6 +164,6 @@ impl Table {
     pub(crate) fn forget(&mut self) {
         let number = self.next;
         self.next += 1;
-        self.slots.fill(State { part: None, number, pending: false });
+        self.slots.fill(State { part: None, number, pending: false, unsure: false });
     }
 }
