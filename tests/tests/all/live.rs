@@ -311,6 +311,7 @@ fn incremental_backups_are_links_of_a_chain() -> Result<()> {
         json!({ "kind": "backup", "disks": [copy], "limit": limit })
     };
     let (daemon, written, ()) = under_load([&a, &b], &directory, |client, last| {
+        let mut copied_bytes = Vec::new();
         for (number, place) in places.iter().take(3).enumerate() {
             // One that is cancelled takes nothing away, and begins nothing.
             let job: Job = post(client, "/v1/jobs", &link(number, Some(64 << 10)))?;
@@ -322,9 +323,12 @@ fn incremental_backups_are_links_of_a_chain() -> Result<()> {
             let job: Job = post(client, "/v1/jobs", &link(number, None))?;
             ensure!(job.disks[0].incremental == (number > 0), "{job:?}");
             let done = wait_job(client, job.id, JobState::Done)?;
-            ensure!((done.total_bytes < BYTES) == (number > 0), "{done:?}");
+            copied_bytes.push(done.total_bytes);
             go_on(last)?;
         }
+        // Where something keeps us, the guest may write all of it in between; not twice.
+        let (first, later) = (copied_bytes[0], copied_bytes[1..].iter().min());
+        ensure!(first == BYTES && later.is_some_and(|bytes| *bytes < BYTES), "{copied_bytes:?}");
         Ok(())
     })?;
     let moments = places.iter().take(3).map(|place| moment(&[contents(&lab, "qcow2", place)?], &written));
