@@ -173,6 +173,11 @@ impl From<MissingLibrary> for RbdError {
 
 impl From<RbdError> for OpenError {
     fn from(error: RbdError) -> OpenError {
-        OpenError::Other(Box::new(error))
+        match error {
+            RbdError::Silent { .. } | RbdError::Connect { .. } | RbdError::Late { .. } | RbdError::Thread { .. } => {
+                OpenError::Away(Box::new(error))
+            }
+            error => OpenError::Other(Box::new(error)),
+        }
     }
 }

@@ -266,6 +266,9 @@ pub enum OpenError {
     Storage(#[from] StorageError),
     /// {0}
     Other(Box<dyn std::error::Error + Send + Sync>),
+    // What the description names does not answer, and may later: the description is not at fault.
+    /// {0}
+    Away(Box<dyn std::error::Error + Send + Sync>),
 }
 
 /// Checks the size of storage that is made, not found.

@@ -16,7 +16,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use storage::{Handed, Opened, RecordFile, Storage};
+use storage::{Handed, OpenError, Opened, RecordFile, Storage};
 use tls::Certificates;
 use vhost_user::Resume;
 
@@ -61,12 +61,20 @@ impl Contents {
             Contents::Opened(opened) => opened.start(),
             Contents::Handed(handed) => storage.adopt(handed),
         };
-        started.map_err(|error| field("storage", error))
+        started.map_err(refused)
+    }
+}
+
+/// Whose fault it is that a storage does not open.
+fn refused(error: OpenError) -> ApiError {
+    match error {
+        OpenError::Away(why) => ApiError::Failed { message: format!("storage: {why}") },
+        error => field("storage", error),
     }
 }
 
 fn open(name: &str, storage: &StorageSpec) -> Result<Opened, ApiError> {
-    let opened = storage.open().map_err(|error| field("storage", error))?;
+    let opened = storage.open().map_err(refused)?;
     if let StorageSpec::File(file) = storage {
         volume::warn_of_volume(name, &file.path);
     }
