@@ -180,7 +180,9 @@ fn a_few_fences_wait_at_a_time() {
     let (one, _other, mut a, mut b) = pair(storage.clone());
     b.reserve_out(B, (REGISTER, 0), [0, 0xb], 0).good();
     storage.hold(|operation| matches!(operation, Operation::Write { .. }));
+    storage.asked();
     let write = a.begin(3, A, &write_10(0, &[1; 512]), &[1; 512], 0);
+    eventually("it is under way", || !storage.asked().is_empty());
     let (cdb, list) = reserve_out((PREEMPT_AND_ABORT, WRITE_EXCLUSIVE), [0xb, 0xa], 0);
     let mut fences = Vec::new();
     for number in 0..16 {
