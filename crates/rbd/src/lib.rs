@@ -9,12 +9,13 @@
 //! | `options`, `spec` | what may be chosen, and how an image is written in one word |
 //! | `open` | from a description to an open image |
 //! | `guard`, `owner` | who may write: the exclusive lock, and what its owner has written down |
-//! | `served` | the storage |
+//! | `served`, `budget` | the storage, and how much of requests librbd may keep |
 //! | `error` | what can be wrong, in words that name the fix |
 
 // A daemon's words go to its log; a line to a closed or full standard error would be a panic or a wait on a worker.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
+mod budget;
 mod error;
 mod ffi;
 mod guard;

@@ -90,8 +90,9 @@ fn check_keyrings(options: &RbdOptions, keyrings: &[PathBuf]) -> Result<(), RbdE
     Err(RbdError::NoKeyring { user: options.user.clone(), looked, path: options.conf.clone() })
 }
 
-/// Connects, and opens the image, with its lock if it is to be written. Waits for the cluster.
-pub(crate) fn open(options: &RbdOptions) -> Result<OpenImage, RbdError> {
+/// Connects, and opens the image, with its lock if it is to be written. Waits for the cluster: nobody's lock is taken when that has lasted
+/// so long that nobody wants the image any more.
+pub(crate) fn open(options: &RbdOptions, is_wanted: &dyn Fn() -> bool) -> Result<OpenImage, RbdError> {
     let spec = options.spec();
     let pool = pool(options)?;
     let read_only = options.read_only();
@@ -121,6 +122,9 @@ pub(crate) fn open(options: &RbdOptions) -> Result<OpenImage, RbdError> {
     let logged = setting("rbd_persistent_cache_mode")?.is_some_and(|mode| mode != "disabled");
     let cached = logged || is(setting("rbd_cache")?, "true");
     let discard_bytes = setting("rbd_discard_granularity_bytes")?.and_then(|bytes| bytes.parse().ok());
+    if !is_wanted() {
+        return Err(RbdError::failed(&spec, "be waited for so long")(Errno(libc::ETIMEDOUT)));
+    }
     if !read_only {
         guard::take(&image, &spec, &options.user)?;
     }

@@ -85,6 +85,11 @@ impl Fate {
 
 impl Process {
     fn here() -> Option<Process> {
+        // What is mounted there may be of another name space of process numbers.
+        let is_ours = fs::read_link("/proc/self").ok()?.to_str()?.parse() == Ok(std::process::id());
+        if !is_ours {
+            return None;
+        }
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned();
         let name_space = fs::read_link("/proc/self/ns/pid").ok()?.to_str()?.to_owned();
         let number = std::process::id();

@@ -1,7 +1,8 @@
 //! The storage: an image that is open.
 
+use crate::budget::Budget;
 use crate::error::RbdError;
-use crate::ffi::{Flight, Image, Ready, pad};
+use crate::ffi::{Flight, Image, Parked, Ready, pad};
 use crate::guard;
 use crate::open::{OpenImage, open};
 use crate::options::RbdOptions;
@@ -23,6 +24,7 @@ const OPEN_PATIENCE: Duration = Duration::from_secs(30);
 /// An image that is open. Dropped, it waits for the cluster: not on a worker.
 pub struct RbdStorage {
     shared: Arc<Shared>,
+    budget: Arc<Budget<Parked>>,
     jobs: Jobs,
     spec: Spec,
     read_only: bool,
@@ -32,6 +34,13 @@ pub struct RbdStorage {
     /// The last error that was told of, by its number: others of it are as many as requests.
     told: AtomicI32,
 }
+
+/// Bytes that librbd keeps of an image's requests, at most: a copy of each write, and what it has read.
+const KEPT_BYTES_MAX: u64 = 128 << 20;
+/// Bytes of one read or write, at most.
+const REQUEST_BYTES_MAX: u64 = 32 << 20;
+/// What it keeps of a request for each object that this is about.
+const OBJECT_COST_BYTES: u64 = 1024;
 
 /// What whoever looks after the size needs to know.
 struct Shared {
@@ -49,8 +58,9 @@ impl RbdStorage {
     pub fn open(options: &RbdOptions) -> Result<RbdStorage, RbdError> {
         // Whoever has no rights on OSDs, and whoever comes while they are down, waits without end in librbd.
         let (tell, told) = channel();
-        let asked = options.clone();
-        let open = move || drop(tell.send(RbdStorage::open_here(&asked)));
+        let (asked, wanted) = (options.clone(), Arc::new(()));
+        let is_wanted = Arc::downgrade(&wanted);
+        let open = move || drop(tell.send(RbdStorage::open_here(&asked, &|| is_wanted.strong_count() > 0)));
         let spec = || options.spec().to_string();
         let started = Builder::new().name("rbd-open".to_owned()).spawn(open);
         started.map_err(|source| RbdError::Thread { spec: spec(), source })?;
@@ -60,8 +70,8 @@ impl RbdStorage {
         })
     }
 
-    fn open_here(options: &RbdOptions) -> Result<RbdStorage, RbdError> {
-        let OpenImage { image, bytes, object_bytes, discard_bytes, cached } = open(options)?;
+    fn open_here(options: &RbdOptions, is_wanted: &dyn Fn() -> bool) -> Result<RbdStorage, RbdError> {
+        let OpenImage { image, bytes, object_bytes, discard_bytes, cached } = open(options, is_wanted)?;
         let (spec, read_only) = (options.spec(), options.read_only());
         WORK.prepare();
         let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
@@ -74,9 +84,22 @@ impl RbdStorage {
         });
         // What was changed before anybody was told of changes.
         shared.ask(&spec);
+        let jobs = Jobs::on(&WORK);
+        let (image, elsewhere) = (Arc::downgrade(&shared), jobs.clone());
+        let budget = Budget::new(KEPT_BYTES_MAX, move |Parked { ready, reply }, permit| {
+            let image = image.clone();
+            // Whose turn has come is seen by a thread of librbd's, among others.
+            elsewhere.go(move || {
+                // Whoever has the request keeps it.
+                if let Some(shared) = image.upgrade() {
+                    ready.submit(&shared.image, reply, permit);
+                }
+            });
+        });
         Ok(RbdStorage {
             shared,
-            jobs: Jobs::on(&WORK),
+            budget,
+            jobs,
             spec,
             read_only,
             object_bytes: u32::try_from(object_bytes).unwrap_or(0),
@@ -84,6 +107,13 @@ impl RbdStorage {
             cached,
             told: AtomicI32::new(0),
         })
+    }
+
+    /// Bytes that librbd keeps of a request until it has ended.
+    fn cost_bytes(&self, task: &Task) -> u64 {
+        let (_, bytes) = task.extent();
+        let objects = bytes / u64::from(self.object_bytes).max(1);
+        task.bytes() + objects * OBJECT_COST_BYTES
     }
 
     /// Says what has failed, once for each kind of error.
@@ -178,22 +208,25 @@ impl Storage for RbdStorage {
     fn start(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
         let operation = task.operation;
         match task.check(self.capacity_bytes(), self.read_only) {
-            // librbd takes no empty list, and counts what it has read in an `int` here.
+            // librbd takes no empty list.
             Ok((_, 0)) if operation != Operation::Flush => return Step::Done(Ok(())),
-            Ok((_, bytes)) if matches!(operation.action(), Action::Read | Action::Write) && bytes > i32::MAX as u64 => {
+            Ok((_, bytes)) if task.bytes() > 0 && bytes > REQUEST_BYTES_MAX => {
                 return Step::Done(Err(StorageError::errno(operation.action(), libc::EINVAL)));
             }
             Ok(_) => {}
             Err(error) => return Step::Done(Err(error)),
         }
         task.state.of::<Flight>().flushing = false;
-        let (ready, reply) = (Ready::of(task, operation), io.reply_by(Ways::THREAD, token));
         // What is written is copied. A worker's other rings do not wait for much of that.
-        if operation.action() == Action::Write && task.bytes() > ON_THE_SPOT_MAX && !io.may_block() {
-            let shared = self.shared.clone();
-            self.jobs.go(move || ready.submit(&shared.image, reply));
-        } else {
-            ready.submit(&self.shared.image, reply);
+        let is_long = operation.action() == Action::Write && task.bytes() > ON_THE_SPOT_MAX && !io.may_block();
+        let parked = Parked { ready: Ready::of(task, operation), reply: io.reply_by(Ways::THREAD, token) };
+        match self.budget.ask(self.cost_bytes(task), parked) {
+            Some((Parked { ready, reply }, permit)) if is_long => {
+                let shared = self.shared.clone();
+                self.jobs.go(move || ready.submit(&shared.image, reply, permit));
+            }
+            Some((Parked { ready, reply }, permit)) => ready.submit(&self.shared.image, reply, permit),
+            None => {}
         }
         Step::Pending
     }
@@ -206,7 +239,10 @@ impl Storage for RbdStorage {
         let flight = task.state.of::<Flight>();
         if self.cached && operation.is_durable() && action != Action::Flush && !flight.flushing {
             flight.flushing = true;
-            Ready::of(task, Operation::Flush).submit(&self.shared.image, io.reply_by(Ways::THREAD, completion.token));
+            let (ready, reply) = (Ready::of(task, Operation::Flush), io.reply_by(Ways::THREAD, completion.token));
+            if let Some((Parked { ready, reply }, permit)) = self.budget.ask(0, Parked { ready, reply }) {
+                ready.submit(&self.shared.image, reply, permit);
+            }
             return Step::Pending;
         }
         if action == Action::Read && bytes < task.bytes() {

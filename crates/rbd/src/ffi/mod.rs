@@ -15,7 +15,7 @@ mod submit;
 pub(crate) use cluster::{Cluster, Pool};
 pub(crate) use image::Image;
 pub(crate) use library::{Library, MissingLibrary};
-pub(crate) use submit::{Flight, Ready, pad};
+pub(crate) use submit::{Flight, Parked, Ready, pad};
 
 use std::ffi::{CStr, CString};
 

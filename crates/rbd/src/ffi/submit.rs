@@ -6,6 +6,7 @@
 
 use super::library::{Library, RawCompletion, ZEROES_KEEP_SPACE};
 use super::{Errno, Image, answer};
+use crate::budget;
 use engine::Reply;
 use libc::iovec;
 use std::ffi::{c_int, c_void};
@@ -16,7 +17,17 @@ use storage::{Operation, Progress, Task, kit};
 struct Waiting {
     library: Option<&'static Library>,
     reply: Option<Reply>,
+    permit: Option<Permit>,
 }
+
+/// A request that waits for others to end.
+pub(crate) struct Parked {
+    pub(crate) ready: Ready,
+    pub(crate) reply: Reply,
+}
+
+/// A request's part of what librbd may keep.
+pub(crate) type Permit = budget::Permit<Parked>;
 
 /// What a task remembers. Kept for the task's next requests.
 pub(crate) struct Flight {
@@ -30,7 +41,7 @@ unsafe impl Send for Flight {}
 
 impl Default for Flight {
     fn default() -> Flight {
-        let waiting = Box::leak(Box::new(Waiting { library: None, reply: None }));
+        let waiting = Box::leak(Box::new(Waiting { library: None, reply: None, permit: None }));
         Flight { waiting: NonNull::from(waiting), flushing: false }
     }
 }
@@ -64,10 +75,10 @@ impl Ready {
 
     /// Hands it to librbd: `reply` is completed with what that returns, bytes or a negated errno. Waits for nothing, and copies what is to be
     /// written.
-    pub(crate) fn submit(self, image: &Image, reply: Reply) {
+    pub(crate) fn submit(self, image: &Image, reply: Reply, permit: Permit) {
         let (library, waiting) = (image.library, self.waiting);
         // SAFETY: it is the task's, of which nothing is under way.
-        unsafe { *waiting = Waiting { library: Some(library), reply: Some(reply) } };
+        unsafe { *waiting = Waiting { library: Some(library), reply: Some(reply), permit: Some(permit) } };
         let mut completion = ptr::null_mut();
         // SAFETY: what waits stays in its place until it was told.
         let made = unsafe { (library.rbd_aio_create_completion)(waiting.cast(), ended, &raw mut completion) };
@@ -83,7 +94,8 @@ impl Ready {
         });
         if let Err(Errno(errno)) = taken {
             // SAFETY: nobody else knows of it.
-            let reply = unsafe { (*waiting).reply.take() };
+            let (reply, permit) = unsafe { ((*waiting).reply.take(), (*waiting).permit.take()) };
+            drop(permit);
             if let Some(reply) = reply {
                 reply.complete(-errno);
             }
@@ -119,7 +131,7 @@ unsafe extern "C" fn ended(completion: RawCompletion, waiting: *mut c_void) {
     let waiting = waiting.cast::<Waiting>();
     // SAFETY: the task is under way, so that this is in its place and nobody else uses it. It is taken out before the task is told, which may
     // go on with another request at once.
-    let (library, reply) = unsafe { ((*waiting).library, (*waiting).reply.take()) };
+    let (library, reply, permit) = unsafe { ((*waiting).library, (*waiting).reply.take(), (*waiting).permit.take()) };
     let (Some(library), Some(reply)) = (library, reply) else { return };
     // SAFETY: the completion is the one that has ended; it is released once, here.
     let returned = unsafe {
@@ -127,6 +139,8 @@ unsafe extern "C" fn ended(completion: RawCompletion, waiting: *mut c_void) {
         (library.rbd_aio_release)(completion);
         returned
     };
+    // librbd has nothing of it any more. Before whoever has the image is told, who may let go of it.
+    drop(permit);
     reply.complete(i32::try_from(returned).unwrap_or(i32::MAX));
 }
 
