@@ -338,8 +338,9 @@ fn blank() -> Vec<u8> {
 
 /// Whether no record was ever there: nothing, or what a loss of power leaves of a file that is being made.
 fn is_blank(contents: &[u8]) -> bool {
-    let sectors = contents.chunks(512).zip(blank().chunks(512).map(<[u8]>::to_vec).collect::<Vec<_>>());
-    sectors.into_iter().all(|(there, made)| made.starts_with(there) || there.iter().all(|byte| *byte == 0))
+    let made = blank();
+    let mut sectors = contents.chunks(512).zip(made.chunks(512));
+    sectors.all(|(there, made)| made.starts_with(there) || there.iter().all(|byte| *byte == 0))
 }
 
 #[cfg(test)]

@@ -54,7 +54,8 @@ impl BackendChannel {
     /// Tells when the frontend has ended all that it was asked before, and not only answered it. QEMU 11.1 answers a SHMEM_MAP before the
     /// guest can see what was mapped (`vhost_user_backend_handle_shmem_map` of hw/virtio/vhost-user.c answers, and commits its memory
     /// transaction then): a guest that hears of it too early reads zeroes. This is a CONFIG_CHANGE_MSG, the only request that any
-    /// frontend takes, that changes nothing and that is answered; what the answer is means nothing.
+    /// frontend takes and answers, and of which the guest has no more than a configuration interrupt, which its driver of directories ignores;
+    /// what the answer is means nothing.
     pub fn settle(&self, patience: Duration, told: impl FnOnce(Result<u64, NoAnswer>) + Send + 'static) {
         self.ask(BackendReq::CONFIG_CHANGE_MSG, &[], None, patience, told);
     }

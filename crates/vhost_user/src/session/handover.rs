@@ -63,6 +63,8 @@ impl Session<'_> {
             return Err(HandoverError::Unanswered.into());
         }
         self.finish_message()?;
+        // That message may have changed it.
+        self.target.hand_over().map_err(HandoverError::Refused)?;
         let running = self.running();
         // A ring that cannot even say this would not stop either.
         for at in &running {

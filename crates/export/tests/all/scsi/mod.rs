@@ -2,6 +2,8 @@
 
 mod commands;
 mod driver;
+mod fences;
+mod kept;
 mod reservations;
 mod tasks;
 mod units;

@@ -1,37 +1,35 @@
 //! One logical unit behind two devices: what their drivers keep from each other, and what they hear of each other.
 
-use super::driver::{Driver, Server, read_10, reserve_out, shared_unit, unit, write_10};
+use super::driver::{Driver, Server, read_10, shared_unit, unit, write_10};
 use super::tasks::{A_WHILE, COMPLETE, LOGICAL_UNIT_RESET};
 use crate::nbd::server::{Scripted, eventually, memory};
 use engine::Solo;
 use export::{ExportError, LogicalUnitName, LogicalUnits, UnitOptions};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
-use storage::{Operation, RecordFile, Storage};
+use std::sync::Arc;
+use storage::{Operation, Storage};
 use testkit::storage as kit;
 
-const DISK_BYTES: u64 = 1 << 20;
+pub(super) const DISK_BYTES: u64 = 1 << 20;
 /// Service actions of PERSISTENT RESERVE OUT.
-const REGISTER: u8 = 0;
-const RESERVE: u8 = 1;
-const RELEASE: u8 = 2;
-const CLEAR: u8 = 3;
-const PREEMPT: u8 = 4;
-const PREEMPT_AND_ABORT: u8 = 5;
-const REGISTER_AND_IGNORE: u8 = 6;
+pub(super) const REGISTER: u8 = 0;
+pub(super) const RESERVE: u8 = 1;
+pub(super) const RELEASE: u8 = 2;
+pub(super) const CLEAR: u8 = 3;
+pub(super) const PREEMPT: u8 = 4;
+pub(super) const PREEMPT_AND_ABORT: u8 = 5;
+pub(super) const REGISTER_AND_IGNORE: u8 = 6;
 /// Types.
-const WRITE_EXCLUSIVE: u8 = 1;
-const EXCLUSIVE_ACCESS: u8 = 3;
-const WRITE_EXCLUSIVE_REGISTRANTS: u8 = 5;
-const EXCLUSIVE_ACCESS_REGISTRANTS: u8 = 6;
-const WRITE_EXCLUSIVE_ALL: u8 = 7;
-const EXCLUSIVE_ACCESS_ALL: u8 = 8;
+pub(super) const WRITE_EXCLUSIVE: u8 = 1;
+pub(super) const EXCLUSIVE_ACCESS: u8 = 3;
+pub(super) const WRITE_EXCLUSIVE_REGISTRANTS: u8 = 5;
+pub(super) const EXCLUSIVE_ACCESS_REGISTRANTS: u8 = 6;
+pub(super) const WRITE_EXCLUSIVE_ALL: u8 = 7;
+pub(super) const EXCLUSIVE_ACCESS_ALL: u8 = 8;
 /// RESERVATION CONFLICT.
-const CONFLICT: u8 = 0x18;
+pub(super) const CONFLICT: u8 = 0x18;
 
 /// Two devices with one disk, which has another number on each, and their drivers.
-fn pair(storage: Arc<dyn Storage>) -> (Server, Server, Driver, Driver) {
+pub(super) fn pair(storage: Arc<dyn Storage>) -> (Server, Server, Driver, Driver) {
     let one = Server::new(vec![shared_unit("0", "shared", storage.clone())]);
     let other = one.beside("other", vec![shared_unit("1:7", "shared", storage)]).unwrap();
     let (mut a, mut b) = (one.driver(), other.driver());
@@ -43,10 +41,10 @@ fn pair(storage: Arc<dyn Storage>) -> (Server, Server, Driver, Driver) {
 }
 
 /// Its logical unit, as each of them calls it.
-const A: &str = "0";
-const B: &str = "1:7";
+pub(super) const A: &str = "0";
+pub(super) const B: &str = "1:7";
 
-fn keys(driver: &mut Driver, lun: &str) -> Vec<u64> {
+pub(super) fn keys(driver: &mut Driver, lun: &str) -> Vec<u64> {
     let answer = driver.ask(lun, &[0x5e, 0, 0, 0, 0, 0, 0, 0, 255, 0], &[], 255).good();
     let mut keys: Vec<_> = answer[8..].chunks(8).map(|key| u64::from_be_bytes(key.try_into().unwrap())).collect();
     keys.sort_unstable();
@@ -54,7 +52,7 @@ fn keys(driver: &mut Driver, lun: &str) -> Vec<u64> {
 }
 
 /// The numbers of the ports by which it is reached (REPORT TARGET PORT GROUPS).
-fn ports(driver: &mut Driver, lun: &str) -> Vec<u16> {
+pub(super) fn ports(driver: &mut Driver, lun: &str) -> Vec<u16> {
     let groups = driver.ask(lun, &[0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 0, 64, 0, 0], &[], 64).good();
     let all = groups[12..].chunks(4).map(|port| u16::from_be_bytes([port[2], port[3]]));
     let mut all: Vec<_> = all.take(groups[11].into()).collect();
@@ -100,191 +98,6 @@ fn a_reservation_keeps_others_out_as_its_type_says() {
         a.hears(A, (6, 0x2a, 3));
         assert!(keys(&mut a, A).is_empty());
     }
-}
-
-/// Who is fenced has no write under way when it is, and gets none in afterwards: what `fence_scsi` and Windows' clusters build on.
-#[test]
-fn whoever_is_fenced_is_out_when_that_is_said() {
-    let storage = Scripted::new(DISK_BYTES);
-    let (_one, _other, mut a, mut b) = pair(storage.clone());
-    a.reserve_out(A, (REGISTER, 0), [0, 0xa], 0).good();
-    b.reserve_out(B, (REGISTER, 0), [0, 0xb], 0).good();
-    a.reserve_out(A, (RESERVE, WRITE_EXCLUSIVE_REGISTRANTS), [0xa, 0], 0).good();
-    b.write(B, 0, &[2; 512]).good();
-    for action in [PREEMPT, PREEMPT_AND_ABORT] {
-        storage.hold(|operation| matches!(operation, Operation::Write { .. }));
-        storage.asked();
-        let write = a.begin(3, A, &write_10(0, &[1; 512]), &[1; 512], 0);
-        eventually("it is under way", || !storage.asked().is_empty());
-        let (cdb, list) = reserve_out((action, WRITE_EXCLUSIVE_REGISTRANTS), [0xb, 0xa], 0);
-        let fence = b.begin(2, B, &cdb, &list, 0);
-        std::thread::sleep(A_WHILE);
-        assert_eq!(b.has_answer(2), action == PREEMPT, "one of them waits for what is under way");
-        // Others do not wait behind it.
-        let beside = b.begin(3, B, &read_10(0, 1), &[], 512);
-        b.end(beside).good();
-        assert!(!a.has_answer(3));
-        storage.release();
-        b.end(fence).good();
-        if action == PREEMPT_AND_ABORT {
-            assert!(a.has_answer(3), "it has been answered by then");
-        }
-        a.end(write).good();
-        a.hears(A, (6, 0x2a, 5));
-        assert_eq!(a.write(A, 0, &[1; 512]).status, CONFLICT);
-        assert_eq!(keys(&mut a, A), [0xb]);
-        // Until it is let in again.
-        a.reserve_out(A, (REGISTER, 0), [0, 0xa], 0).good();
-        a.write(A, 0, &[1; 512]).good();
-        b.write(B, 0, &[2; 512]).good();
-    }
-}
-
-#[test]
-fn whoever_fences_with_everybodys_key_waits_for_no_fence() {
-    let storage = Scripted::new(DISK_BYTES);
-    let (_one, _other, mut a, mut b) = pair(storage.clone());
-    for (driver, lun) in [(&mut a, A), (&mut b, B)] {
-        driver.reserve_out(lun, (REGISTER, 0), [0, 7], 0).good();
-    }
-    a.reserve_out(A, (RESERVE, WRITE_EXCLUSIVE_ALL), [7, 0], 0).good();
-    storage.hold(|operation| matches!(operation, Operation::Write { .. }));
-    storage.asked();
-    let writes =
-        [a.begin(3, A, &write_10(0, &[1; 512]), &[1; 512], 0), b.begin(3, B, &write_10(1, &[2; 512]), &[2; 512], 0)];
-    let mut begun = 0;
-    eventually("both are under way", || {
-        begun += storage.asked().len();
-        begun == 2
-    });
-    let (cdb, list) = reserve_out((PREEMPT_AND_ABORT, WRITE_EXCLUSIVE_ALL), [7, 0], 0);
-    let first = a.begin(2, A, &cdb, &list, 0);
-    eventually("it is out", || b.ask(B, &[0; 6], &[], 0).status == 2);
-    b.reserve_out(B, (REGISTER, 0), [0, 9], 0).good();
-    let (cdb, list) = reserve_out((PREEMPT_AND_ABORT, WRITE_EXCLUSIVE_ALL), [9, 0], 0);
-    let second = b.begin(2, B, &cdb, &list, 0);
-    std::thread::sleep(A_WHILE);
-    assert!(!a.has_answer(2) && !b.has_answer(2), "each waits for a write of the other's");
-    storage.release();
-    a.end(first).good();
-    b.end(second).good();
-    a.end(writes[0]).good();
-    b.end(writes[1]).good();
-    a.hears(A, (6, 0x2a, 5));
-    assert_eq!(keys(&mut b, B), [9]);
-}
-
-#[test]
-fn a_few_fences_wait_at_a_time() {
-    let storage = Scripted::new(DISK_BYTES);
-    let (one, _other, mut a, mut b) = pair(storage.clone());
-    b.reserve_out(B, (REGISTER, 0), [0, 0xb], 0).good();
-    storage.hold(|operation| matches!(operation, Operation::Write { .. }));
-    storage.asked();
-    let write = a.begin(3, A, &write_10(0, &[1; 512]), &[1; 512], 0);
-    eventually("it is under way", || !storage.asked().is_empty());
-    let (cdb, list) = reserve_out((PREEMPT_AND_ABORT, WRITE_EXCLUSIVE), [0xb, 0xa], 0);
-    let mut fences = Vec::new();
-    for number in 0..16 {
-        if number > 0 {
-            a.hears(A, (6, 0x2a, 5));
-        }
-        a.reserve_out(A, (REGISTER, 0), [0, 0xa], 0).good();
-        fences.push(b.begin(2 + number / 8, B, &cdb, &list, 0));
-        eventually("it is out", || !is_registered(&one));
-    }
-    a.hears(A, (6, 0x2a, 5));
-    a.reserve_out(A, (REGISTER, 0), [0, 0xa], 0).good();
-    let more = b.begin(3, B, &cdb, &list, 0);
-    // Others of its queue wait still.
-    eventually("it is answered", || b.has_answer(3));
-    assert_eq!(b.end(more).status, 0x28, "TASK SET FULL");
-    assert_eq!(keys(&mut a, A), [0xa, 0xb], "and nothing has changed");
-    storage.release();
-    fences.into_iter().for_each(|fence| assert!(b.end(fence).good().is_empty()));
-    a.end(write).good();
-}
-
-/// The first device's driver has a command under way that another thread does (GET LBA STATUS).
-fn begins(storage: &Scripted, driver: &mut Driver) {
-    storage.hold_looks(true);
-    driver.begin(3, A, &[0x9e, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 64, 0, 0], &[], 64);
-    eventually("it is under way", || storage.looks() > 0);
-}
-
-/// Its ring falls.
-fn falls(storage: &Scripted, server: &Server, driver: &mut Driver) {
-    storage.hold(|operation| {
-        assert!(!matches!(operation, Operation::Read { .. }), "the ring falls");
-        false
-    });
-    driver.begin(3, A, &read_10(0, 1), &[], 512);
-    eventually("it is told", || server.export.failure().is_some_and(|why| why.contains("the ring falls")));
-}
-
-#[test]
-fn a_fence_waits_for_what_a_ring_had_begun_that_falls() {
-    for falls_first in [false, true] {
-        let storage = Scripted::new(DISK_BYTES);
-        let (one, _other, mut a, mut b) = pair(storage.clone());
-        a.reserve_out(A, (REGISTER, 0), [0, 0xa], 0).good();
-        b.reserve_out(B, (REGISTER, 0), [0, 0xb], 0).good();
-        begins(&storage, &mut a);
-        if falls_first {
-            falls(&storage, &one, &mut a);
-        }
-        let (cdb, list) = reserve_out((PREEMPT_AND_ABORT, WRITE_EXCLUSIVE), [0xb, 0xa], 0);
-        let fence = b.begin(2, B, &cdb, &list, 0);
-        eventually("it is out", || keys(&mut b, B) == [0xb]);
-        if !falls_first {
-            a.hears(A, (6, 0x2a, 5));
-            falls(&storage, &one, &mut a);
-        }
-        let reset = b.manage(LOGICAL_UNIT_RESET, B, 0);
-        std::thread::sleep(A_WHILE);
-        assert_eq!((b.has_answer(2), b.has_answer(0)), (false, false), "they wait for what is under way");
-        storage.hold_looks(false);
-        b.end(fence).good();
-        assert_eq!(b.managed(reset), COMPLETE);
-    }
-}
-
-/// A ring that has moved may have something under way where it was before, and is never let go of.
-#[test]
-fn nobody_is_fenced_of_whom_nobody_can_say_that_he_is_out() {
-    for falls_first in [false, true] {
-        let storage = Scripted::new(DISK_BYTES);
-        let (one, _other, mut a, mut b) = pair(storage.clone());
-        a.reserve_out(A, (REGISTER, 0), [0, 0xa], 0).good();
-        b.reserve_out(B, (REGISTER, 0), [0, 0xb], 0).good();
-        begins(&storage, &mut a);
-        for worker in [0, 1] {
-            one.export.attach(3, worker).unwrap();
-        }
-        if falls_first {
-            falls(&storage, &one, &mut a);
-            let refused = b.reserve_out(B, (PREEMPT_AND_ABORT, WRITE_EXCLUSIVE), [0xb, 0xa], 0);
-            assert_eq!(refused.status, 8, "BUSY");
-            assert_eq!(keys(&mut b, B), [0xa, 0xb], "and nothing has changed");
-            // Whoever waits for nothing may go on.
-            b.reserve_out(B, (PREEMPT, WRITE_EXCLUSIVE), [0xb, 0xa], 0).good();
-            assert_eq!(keys(&mut b, B), [0xb]);
-        } else {
-            let (cdb, list) = reserve_out((PREEMPT_AND_ABORT, WRITE_EXCLUSIVE), [0xb, 0xa], 0);
-            let fence = b.begin(2, B, &cdb, &list, 0);
-            eventually("it is out", || keys(&mut b, B) == [0xb]);
-            a.hears(A, (6, 0x2a, 5));
-            falls(&storage, &one, &mut a);
-            assert_eq!(b.end(fence).sense_code(), (0xb, 0, 0));
-        }
-        storage.hold_looks(false);
-    }
-}
-
-/// Whether the guest of the first device is.
-fn is_registered(server: &Server) -> bool {
-    let reservation = server.export.units().unwrap()[0].reservation.clone();
-    reservation.is_some_and(|it| it.registered.iter().any(|name| name == "scsi"))
 }
 
 #[test]
@@ -380,42 +193,6 @@ fn a_device_that_comes_back_is_the_same_initiator_whatever_came_between() {
     drop((a, between));
 }
 
-/// Of two exports whose names make one port number, whoever comes second has another one.
-#[test]
-fn what_a_guest_has_reserved_is_its_own_whatever_number_its_port_gets() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("quorum.reservations");
-    let (own, disk): (Arc<dyn Storage>, Arc<dyn Storage>) =
-        (Arc::new(memory(DISK_BYTES)), Arc::new(memory(DISK_BYTES)));
-    let names = ["db126-scsi", "db142-scsi"];
-    let mut before = Vec::new();
-    for order in [[0, 1], [1, 0]] {
-        let daemon = Server::new(vec![unit("0", "own", own.clone())]);
-        let kept = Some(Arc::new(RecordFile::open(&path).unwrap()));
-        let server = |at: usize| {
-            let unit = UnitOptions { kept: kept.clone(), ..shared_unit("0", "shared", disk.clone()) };
-            (at, daemon.beside(names[at], vec![unit]).unwrap())
-        };
-        let mut servers = order.map(server);
-        servers.sort_by_key(|(at, _)| *at);
-        let mut drivers = servers.each_ref().map(|(_, server)| server.driver());
-        for driver in &mut drivers {
-            (0..2).for_each(|_| drop(driver.ask("0", &[0; 6], &[], 0)));
-        }
-        let [first, second] = &mut drivers;
-        if order == [0, 1] {
-            before = ports(first, "0");
-            second.reserve_out("0", (REGISTER, 0), [0, 0xb], 1).good();
-            second.reserve_out("0", (RESERVE, EXCLUSIVE_ACCESS), [0xb, 0], 0).good();
-        }
-        assert_eq!((before[1] - before[0], &ports(first, "0")), (1, &before), "the names make one number");
-        second.write("0", 0, &[1; 512]).good();
-        assert_eq!(first.write("0", 0, &[1; 512]).status, CONFLICT);
-        let holder = servers[0].1.export.units().unwrap()[0].reservation.clone().unwrap().holder;
-        assert_eq!(holder.as_deref(), Some(names[1]));
-    }
-}
-
 /// All devices of a daemon go on, one after the other: a guest does not see those go and come that do so behind its own.
 #[test]
 fn devices_that_are_expected_again_are_there() {
@@ -504,104 +281,6 @@ fn what_is_registered_outlives_sessions_and_devices_but_not_the_unit() {
 }
 
 #[test]
-fn what_is_to_survive_a_loss_of_power_does() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("quorum.reservations");
-    let disk: Arc<dyn Storage> = Arc::new(memory(DISK_BYTES));
-    let begin = || {
-        let kept = Some(Arc::new(RecordFile::open(&path).unwrap()));
-        let unit_of = |lun| UnitOptions { kept: kept.clone(), ..shared_unit(lun, "shared", disk.clone()) };
-        let one = Server::new(vec![unit_of("0")]);
-        let other = one.beside("other", vec![unit_of("0")]).unwrap();
-        let (mut a, mut b) = (one.driver(), other.driver());
-        // What they are told first is another test's.
-        for driver in [&mut a, &mut b] {
-            (0..2).for_each(|_| drop(driver.ask("0", &[0; 6], &[], 0)));
-        }
-        (one, other, a, b)
-    };
-    // Of every driver only what it wanted to be kept, by its last registration: all of the unit or nothing.
-    for survives in [1, 0] {
-        let (one, other, mut a, mut b) = begin();
-        let capabilities = a.ask("0", &[0x5e, 2, 0, 0, 0, 0, 0, 0, 8, 0], &[], 8).good();
-        assert_eq!(capabilities[2] & 1, 1, "PTPL_C");
-        a.reserve_out("0", (REGISTER, 0), [0, 0xa], survives).good();
-        b.reserve_out("0", (REGISTER, 0), [0, 0xb], survives).good();
-        a.reserve_out("0", (RESERVE, WRITE_EXCLUSIVE_REGISTRANTS), [0xa, 0], 0).good();
-        b.reserve_out("0", (PREEMPT_AND_ABORT, WRITE_EXCLUSIVE_REGISTRANTS), [0xb, 0xa], 0).good();
-        a.hears("0", (6, 0x2a, 5));
-        drop((a, b, one, other));
-        let (_one, _other, mut a, mut b) = begin();
-        assert_eq!(keys(&mut b, "0"), if survives == 1 { vec![0xb] } else { vec![] });
-        let wrote = a.write("0", 0, &[1; 512]).status;
-        assert_eq!(wrote, if survives == 1 { CONFLICT } else { 0 }, "it is out still");
-        if survives == 1 {
-            b.reserve_out("0", (CLEAR, 0), [0xb, 0], 0).good();
-            assert!(RecordFile::open(&path).is_err(), "it is in use");
-        }
-    }
-    assert_eq!(RecordFile::open(&path).unwrap().record(), b"");
-}
-
-#[test]
-fn reservations_of_guests_that_do_not_come_back_are_broken() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = Arc::new(RecordFile::open(&directory.path().join("quorum.reservations")).unwrap());
-    let disk: Arc<dyn Storage> = Arc::new(memory(DISK_BYTES));
-    let unit_of = || UnitOptions { kept: Some(file.clone()), ..shared_unit("0", "shared", disk.clone()) };
-    let one = Server::new(vec![unit_of()]);
-    let other = one.beside("other", vec![unit_of()]).unwrap();
-    let (mut a, mut b) = (one.driver(), other.driver());
-    b.settle("0");
-    a.hears("0", (6, 0x29, 1));
-    a.hears("0", (6, 0x3f, 3));
-    a.reserve_out("0", (REGISTER, 0), [0, 0xa], 1).good();
-    a.reserve_out("0", (RESERVE, EXCLUSIVE_ACCESS), [0xa, 0], 0).good();
-    assert_eq!(b.ask("0", &read_10(0, 1), &[], 512).status, CONFLICT);
-    assert_ne!(file.record(), b"");
-    one.logical_units.break_reservations("another").unwrap();
-    assert_eq!(b.ask("0", &read_10(0, 1), &[], 512).status, CONFLICT);
-    one.logical_units.break_reservations("shared").unwrap();
-    assert_eq!(file.record(), b"");
-    b.write("0", 0, &[1; 512]).good();
-    a.hears("0", (6, 0x2a, 3));
-    assert!(keys(&mut a, "0").is_empty());
-    // One of SCSI-2, too.
-    a.ask("0", &[0x16, 0, 0, 0, 0, 0], &[], 0).good();
-    assert_eq!(b.ask("0", &read_10(0, 1), &[], 512).status, CONFLICT);
-    one.logical_units.break_reservations("shared").unwrap();
-    b.write("0", 0, &[1; 512]).good();
-}
-
-#[test]
-fn what_cannot_be_stored_is_not_changed() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("quorum.reservations");
-    drop(RecordFile::open(&path).unwrap());
-    let (_fd, handed) = RecordFile::open(&path).unwrap().hand_over().unwrap();
-    let kept = Arc::new(RecordFile::adopt(&path, std::fs::File::open(&path).unwrap().into(), handed));
-    let disk = UnitOptions { kept: Some(kept), ..shared_unit("0", "shared", Arc::new(memory(DISK_BYTES))) };
-    let server = Server::new(vec![disk]);
-    let mut driver = server.driver();
-    driver.settle("0");
-    assert_eq!(driver.reserve_out("0", (REGISTER, 0), [0, 1], 1).sense_code(), (4, 0x44, 0));
-    assert!(keys(&mut driver, "0").is_empty());
-    // Another one may be there, until one is stored.
-    assert_eq!(driver.reserve_out("0", (REGISTER, 0), [0, 1], 0).sense_code(), (4, 0x44, 0));
-}
-
-#[test]
-fn reservations_that_nobody_can_read_are_refused() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("quorum.reservations");
-    let file = RecordFile::open(&path).unwrap();
-    file.store(b"something else").unwrap();
-    let line = export::check_reservations(&file).unwrap_err().to_string();
-    let words = "cannot be read: the file is not one of reservations; serve them by the program that wrote them, or remove the file, and them with it";
-    assert_eq!(line, format!("the reservations that {} keeps {words}", path.display()));
-}
-
-#[test]
 fn one_disk_looks_the_same_everywhere() {
     let disk: Arc<dyn Storage> = Arc::new(memory(DISK_BYTES));
     let one = Server::new(vec![shared_unit("0", "shared", disk.clone())]);
@@ -621,64 +300,6 @@ fn one_disk_looks_the_same_everywhere() {
     a.reserve_out("0", (REGISTER, 0), [0, 1], 0).good();
     a.reserve_out("0", (RESERVE, EXCLUSIVE_ACCESS), [1, 0], 0).good();
     assert_eq!(b.read("0", 0, 1), [0; 512]);
-}
-
-/// Whether a request is left alone for a while, as by a disk that takes its time.
-fn takes_its_time(operation: &Operation) -> bool {
-    static TURNS: AtomicU64 = AtomicU64::new(1);
-    let turn = TURNS.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-    matches!(operation, Operation::Write { .. }) && (turn ^ turn >> 31).is_multiple_of(3)
-}
-
-/// The one that is fenced writes on two queues, which it also stops and starts; the other one fences it again and again.
-#[test]
-fn nothing_lands_behind_a_fence() {
-    const FENCES: usize = 150;
-    let storage = Scripted::new(DISK_BYTES);
-    let (_one, _other, mut a, mut b) = pair(storage.clone());
-    b.reserve_out(B, (REGISTER, 0), [0, 0xb], 0).good();
-    b.reserve_out(B, (RESERVE, WRITE_EXCLUSIVE_REGISTRANTS), [0xb, 0], 0).good();
-    storage.hold(takes_its_time);
-    // Who registers has it.
-    let (may_register, ends) = (Mutex::new(true), AtomicBool::new(false));
-    let written = std::thread::scope(|scope| {
-        let writer = scope.spawn(|| {
-            let (mut written, mut stamp) = (0, 0_u8);
-            while !ends.load(Ordering::Relaxed) {
-                let may = may_register.lock().unwrap();
-                if *may {
-                    a.reserve_out(A, (REGISTER_AND_IGNORE, 0), [0, 0xa], 0);
-                }
-                drop(may);
-                stamp = stamp.wrapping_add(1);
-                let data = [stamp; 512];
-                let both = [2, 3].map(|queue| a.begin(queue, A, &write_10(0, &data), &data, 0));
-                if stamp % 5 == 0 {
-                    let base = a.stop(3);
-                    a.start(3, base);
-                }
-                written += both.into_iter().filter(|it| a.end(*it).status == 0).count();
-            }
-            written
-        });
-        let mut fenced = 0;
-        while fenced < FENCES {
-            *may_register.lock().unwrap() = false;
-            // It conflicts with nobody who has the key, and is told of the other's registrations.
-            let fence = b.reserve_out(B, (PREEMPT_AND_ABORT, WRITE_EXCLUSIVE_REGISTRANTS), [0xb, 0xa], 0);
-            if fence.status == 0 {
-                fenced += 1;
-                let first = b.read(B, 0, 1);
-                std::thread::sleep(Duration::from_millis(2));
-                assert!(b.read(B, 0, 1) == first, "something was written behind fence {fenced}");
-            }
-            *may_register.lock().unwrap() = true;
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        ends.store(true, Ordering::Relaxed);
-        writer.join().unwrap()
-    });
-    assert!(written > 0, "it was out all the time");
 }
 
 /// Requests that are still under way keep a unit, not the name of its disk.
