@@ -36,7 +36,9 @@ start_monitor
 ceph --connect-timeout 30 osd new "$osd" 0
 start_osd
 ceph osd pool create rbd 8 8 replicated
-rbd pool init rbd
+# Which waits for the OSD, and would for one that has ended.
+rbd pool init rbd &
+wait -n $! "$(cat ceph-osd.pid)"
 touch ready
 while read -r script; do
 	status=0

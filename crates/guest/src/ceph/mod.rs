@@ -85,7 +85,10 @@ impl Cluster {
             .env("port", port.to_string());
         let (input, orders) = std::io::pipe()?;
         let mut process = Group::start_with(&command, input, &place.join("console"))?;
-        process.wait_until(START_LIMIT, |_| place.join("ready").exists())?;
+        process.wait_until(START_LIMIT, |_| place.join("ready").exists()).with_context(|| {
+            let log = fs::read_to_string(place.join("ceph-osd.log")).unwrap_or_default();
+            format!("the cluster does not start; its OSD said:\n{log}")
+        })?;
         Ok(Cluster { orders, given: 0, place, process })
     }
 
