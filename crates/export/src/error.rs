@@ -39,6 +39,11 @@ pub enum ExportError {
         /// What is wrong with it.
         error: device::scsi::reservations::FileError,
     },
+    /// reservations are being written to {path}: try again, and look at its file system if that lasts
+    Storing {
+        /// The file.
+        path: std::path::PathBuf,
+    },
     /// {0}
     Take(String),
     /// {0}
@@ -53,6 +58,15 @@ pub enum ExportError {
         disk: String,
         /// Its serial number.
         serial: String,
+    },
+    /// disk `{disk}` is shared with export `{other}`, and a guest's registrations could not tell the port of `{export}` from that one's, whose number its name makes, too: choose another name for one of the two exports
+    SamePort {
+        /// The disk.
+        disk: String,
+        /// The export that is to have it.
+        export: String,
+        /// One that has it.
+        other: String,
     },
     /// {0}
     Storage(#[from] storage::StorageError),

@@ -5,12 +5,12 @@
 
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Longest record.
@@ -18,6 +18,8 @@ pub const RECORD_BYTES_MAX: usize = SLOT_BYTES - HEADER_BYTES;
 /// Bytes of a slot, and of what is before the record in it.
 const SLOT_BYTES: usize = 8192;
 const HEADER_BYTES: usize = 32;
+/// How often opening begins again where somebody makes and removes the file meanwhile.
+const OPEN_TRIES: u32 = 10;
 /// What a slot begins with.
 const MAGIC: [u8; 8] = *b"VRINGDRF";
 
@@ -38,7 +40,7 @@ pub enum RecordError {
         /// What the system says.
         source: io::Error,
     },
-    /// {path} is no regular file: name one, or a file that does not exist
+    /// {path} is a link, or no regular file: name the file itself, or one that does not exist
     NoFile {
         /// What is there.
         path: PathBuf,
@@ -66,6 +68,18 @@ pub enum RecordError {
         path: PathBuf,
         /// What the system says.
         source: io::Error,
+    },
+    /// cannot have the name of {path} stored with its directory: {source}; let this process read the directory
+    Directory {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// {path} is being made and removed by others
+    Unsteady {
+        /// The file.
+        path: PathBuf,
     },
 }
 
@@ -115,6 +129,21 @@ impl Written {
         });
         whole.max_by_key(|written| written.number)
     }
+
+    /// What is in a file, as far as it can be one of these.
+    fn read(file: &File) -> io::Result<Vec<u8>> {
+        let (mut contents, mut len) = (vec![0; FILE_BYTES as usize], 0);
+        while len < contents.len() {
+            match file.read_at(&mut contents[len..], len as u64) {
+                Ok(0) => break,
+                Ok(more) => len += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        contents.truncate(len);
+        Ok(contents)
+    }
 }
 
 /// A file with a record, or with none yet.
@@ -122,6 +151,8 @@ impl Written {
 pub struct RecordFile {
     path: PathBuf,
     file: File,
+    /// It was not there before.
+    is_new: bool,
     state: Mutex<State>,
 }
 
@@ -133,6 +164,8 @@ struct State {
     next: u64,
     /// A writing has failed that may be there all the same.
     is_uncertain: bool,
+    /// A record is being stored, which takes as long as the file system does.
+    is_storing: bool,
 }
 
 /// A record that another program goes on with.
@@ -150,37 +183,41 @@ impl RecordFile {
     /// # Errors
     /// It cannot be opened or made, somebody else has it, or it is another kind of file.
     pub fn open(path: &Path) -> Result<RecordFile, RecordError> {
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        loop {
-            let fd = match rustix::fs::stat(path) {
+        for _ in 0..OPEN_TRIES {
+            let (fd, is_new) = match rustix::fs::lstat(path) {
                 // Before it is opened: that does something to a device.
                 Ok(about) if FileType::from_raw_mode(about.st_mode) != FileType::RegularFile => {
                     return Err(RecordError::NoFile { path: path.to_owned() });
                 }
-                Err(Errno::NOENT) => {
-                    match rustix::fs::open(path, flags | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR) {
-                        // Somebody else was faster, or it is a link to nothing.
-                        Err(Errno::EXIST) if rustix::fs::stat(path).is_ok() => continue,
-                        made => {
-                            made.map_err(|errno| RecordError::Make { path: path.to_owned(), source: errno.into() })?
-                        }
-                    }
-                }
-                _ => match rustix::fs::open(path, flags, Mode::empty()) {
-                    Err(Errno::NOENT) => continue,
-                    opened => {
-                        opened.map_err(|errno| RecordError::Open { path: path.to_owned(), source: errno.into() })?
-                    }
-                },
+                Err(Errno::NOENT) => (RecordFile::make(path)?, true),
+                _ => (RecordFile::open_there(path)?, false),
             };
-            if let Some(opened) = RecordFile::locked(path, fd)? {
+            // Somebody else was faster.
+            let Some(fd) = fd else { continue };
+            if let Some(opened) = RecordFile::locked(path, fd, is_new)? {
                 return Ok(opened);
             }
+        }
+        Err(RecordError::Unsteady { path: path.to_owned() })
+    }
+
+    fn make(path: &Path) -> Result<Option<OwnedFd>, RecordError> {
+        match rustix::fs::open(path, FLAGS | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR) {
+            Err(Errno::EXIST) => Ok(None),
+            made => made.map(Some).map_err(|errno| RecordError::Make { path: path.to_owned(), source: errno.into() }),
+        }
+    }
+
+    fn open_there(path: &Path) -> Result<Option<OwnedFd>, RecordError> {
+        match rustix::fs::open(path, FLAGS, Mode::empty()) {
+            // It is gone, or a link by now.
+            Err(Errno::NOENT | Errno::LOOP) => Ok(None),
+            there => there.map(Some).map_err(|errno| RecordError::Open { path: path.to_owned(), source: errno.into() }),
         }
     }
 
     /// Nothing where another file has the path by now.
-    fn locked(path: &Path, fd: OwnedFd) -> Result<Option<RecordFile>, RecordError> {
+    fn locked(path: &Path, fd: OwnedFd, is_new: bool) -> Result<Option<RecordFile>, RecordError> {
         let failed = |source: io::Error| RecordError::Io { path: path.to_owned(), source };
         match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => return Err(RecordError::InUse { path: path.to_owned() }),
@@ -188,66 +225,71 @@ impl RecordFile {
         }
         let file = File::from(fd);
         let about = file.metadata().map_err(failed)?;
-        let is_there =
-            rustix::fs::stat(path).is_ok_and(|there| (there.st_dev, there.st_ino) == (about.dev(), about.ino()));
-        if !is_there {
+        if is_at(path, &about) != Some(true) {
             return Ok(None);
         }
-        if about.len() > FILE_BYTES {
-            return Err(RecordError::Foreign { path: path.to_owned(), bytes: about.len() });
-        }
-        let mut contents = vec![0; about.len() as usize];
-        file.read_exact_at(&mut contents, 0).map_err(failed)?;
-        if is_blank(&contents) {
-            RecordFile::begin(path, &file).map_err(|source| {
-                // It is as empty as before, and goes if there was none. Nobody else has it while it is locked.
-                let _ = file.set_len(0);
-                if contents.is_empty() {
-                    let _ = rustix::fs::unlink(path);
-                }
-                failed(source)
-            })?;
-            contents = blank();
-        }
-        let is_ours = contents.chunks(SLOT_BYTES).any(|slot| slot.starts_with(&MAGIC));
-        match Written::latest(&contents) {
-            Some(latest) => Ok(Some(RecordFile::of(path, file, latest, false))),
-            None if is_ours => Err(RecordError::Damaged { path: path.to_owned() }),
-            None => Err(RecordError::Foreign { path: path.to_owned(), bytes: about.len() }),
-        }
+        let contents = Written::read(&file).map_err(failed)?;
+        let (bytes, read) = (about.len(), contents.len() as u64);
+        let latest = match Written::latest(&contents) {
+            Some(latest) => {
+                // Whoever wrote it may not have come to that.
+                file.sync_data().map_err(failed)?;
+                latest
+            }
+            // What says that it is empty and is not holds nothing that is written to it.
+            None if read == bytes && is_blank(&contents) => {
+                RecordFile::begin(path, &file).inspect_err(|_| {
+                    // Nobody else has it while it is locked.
+                    let _ = if is_new { rustix::fs::unlink(path).map_err(Into::into) } else { file.set_len(bytes) };
+                })?
+            }
+            None if contents.chunks(SLOT_BYTES).any(|slot| slot.starts_with(&MAGIC)) => {
+                return Err(RecordError::Damaged { path: path.to_owned() });
+            }
+            None => return Err(RecordError::Foreign { path: path.to_owned(), bytes: bytes.max(read) }),
+        };
+        Ok(Some(RecordFile { is_new, ..RecordFile::of(path, file, latest, false) }))
     }
 
     /// Writes both slots, without a record: from then on one of them is whole, whatever happens.
-    fn begin(path: &Path, file: &File) -> io::Result<()> {
-        file.write_all_at(&blank(), 0)?;
-        file.sync_all()?;
+    fn begin(path: &Path, file: &File) -> Result<Written, RecordError> {
+        let written = file.write_all_at(&blank(), 0).and_then(|()| file.sync_all());
+        written.map_err(|source| RecordError::Io { path: path.to_owned(), source })?;
         // Its name, too: whoever looks for it after a loss of power finds it.
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(directory)?.sync_all()
+        let stored = File::open(directory).and_then(|directory| directory.sync_all());
+        stored.map_err(|source| RecordError::Directory { path: path.to_owned(), source })?;
+        let [latest, _] = blanks();
+        Ok(latest)
     }
 
     fn of(path: &Path, file: File, latest: Written, is_uncertain: bool) -> RecordFile {
-        let next = latest.number + 1;
-        RecordFile { path: path.to_owned(), file, state: Mutex::new(State { latest, next, is_uncertain }) }
+        let state = State { next: latest.number + 1, latest, is_uncertain, is_storing: false };
+        RecordFile { path: path.to_owned(), file, is_new: false, state: Mutex::new(state) }
     }
 
-    /// Goes on with what [`hand_over`](Self::hand_over) gave, whatever has become of the file since: it is as the record says with the
-    /// next one that is stored.
+    /// Goes on with what [`hand_over`](Self::hand_over) gave, whatever has become of the file since: what is not as the record says is
+    /// written anew.
     pub fn adopt(path: &Path, fd: OwnedFd, handed: HandedRecord) -> RecordFile {
         let HandedRecord { number, record } = handed;
-        let number = number.min(NUMBER_MAX);
-        let (file, mut there) = (File::from(fd), Vec::new());
-        let latest = Written { number, record };
-        let is_read = file.metadata().is_ok_and(|about| about.len() == FILE_BYTES) && {
-            there.resize(FILE_BYTES as usize, 0);
-            file.read_exact_at(&mut there, 0).is_ok()
-        };
-        let is_there = is_read && Written::latest(&there).is_some_and(|there| there.record == latest.record);
-        if !is_there {
-            tracing::warn!(path = %path.display(), "a file that keeps reservations was changed by others: it is written anew");
+        let file = File::from(fd);
+        let there = Written::read(&file).ok().and_then(|contents| Written::latest(&contents));
+        let latest = Written { number: number.min(NUMBER_MAX), record };
+        if let Ok(about) = file.metadata()
+            && (about.nlink() == 0 || is_at(path, &about) == Some(false))
+        {
+            let path = path.display();
+            tracing::error!(%path, "the file of these reservations was removed, renamed or replaced: they end with the disk");
         }
-        let file = RecordFile::of(path, file, latest, !is_there);
-        if !is_there && let Err(error) = file.store(&file.record()) {
+        if there.as_ref() == Some(&latest) && file.sync_data().is_ok() {
+            return RecordFile::of(path, file, latest, false);
+        }
+        tracing::warn!(path = %path.display(), "a file that keeps reservations is not as it was left: it is written anew");
+        let number = there.map_or(latest.number, |there| there.number.max(latest.number));
+        let file = RecordFile::of(path, file, Written { number, ..latest }, true);
+        let record = file.record();
+        // Into both slots: neither has another one.
+        if let Err(error) = file.store(&record).and_then(|()| file.store(&record)) {
             tracing::error!(path = %path.display(), %error, "reservations cannot be stored");
         }
         file
@@ -256,20 +298,23 @@ impl RecordFile {
     /// What another program goes on with, and the lock with it.
     ///
     /// # Errors
-    /// No more descriptors.
+    /// A record is being stored, or there are no more descriptors.
     pub fn hand_over(&self) -> io::Result<(OwnedFd, HandedRecord)> {
-        let fd = self.file.try_clone()?.into();
-        let Written { number, record } = self.lock().latest.clone();
-        Ok((fd, HandedRecord { number, record }))
+        let state = self.lock();
+        if state.is_storing {
+            return Err(self.busy());
+        }
+        let record = state.latest.record.clone();
+        // That of the last writing, whatever has come of it: what the file has by another number is not this record.
+        Ok((self.file.try_clone()?.into(), HandedRecord { number: state.next - 1, record }))
     }
 
-    /// Gives a file that is this process's own to who is going to serve.
+    /// Gives a file that was made when it was opened to who is going to serve.
     ///
     /// # Errors
     /// It may not.
     pub fn give_to(&self, user: u32, group: u32) -> io::Result<()> {
-        let is_own = self.file.metadata()?.uid() == rustix::process::geteuid().as_raw();
-        if is_own { std::os::unix::fs::fchown(&self.file, Some(user), Some(group)) } else { Ok(()) }
+        if self.is_new { std::os::unix::fs::fchown(&self.file, Some(user), Some(group)) } else { Ok(()) }
     }
 
     /// Where it is.
@@ -291,49 +336,132 @@ impl RecordFile {
         self.lock().is_uncertain
     }
 
+    /// Whether a record is being stored.
+    pub fn is_storing(&self) -> bool {
+        self.lock().is_storing
+    }
+
+    fn busy(&self) -> io::Error {
+        let message =
+            format!("a record is being written to {}: look at the file system if that lasts", self.path.display());
+        io::Error::new(io::ErrorKind::ResourceBusy, message)
+    }
+
     /// Keeps this record, of [`RECORD_BYTES_MAX`] bytes at most, on stable storage, in place of the one before. Blocks.
     ///
     /// # Errors
-    /// It cannot be written. The one before is there, or nobody knows which: see [`is_uncertain`](Self::is_uncertain).
+    /// Another one is being stored, or it cannot be written. The one before is there, or nobody knows which: see
+    /// [`is_uncertain`](Self::is_uncertain).
     pub fn store(&self, record: &[u8]) -> io::Result<()> {
+        if !self.begin_to_store() {
+            return Err(self.busy());
+        }
+        let _ended = Ended(self);
+        self.put(record)
+    }
+
+    /// From now on a record is being stored.
+    ///
+    /// # Errors
+    /// Another one is.
+    pub fn storing(self: Arc<Self>) -> io::Result<Storing> {
+        if self.begin_to_store() { Ok(Storing(self)) } else { Err(self.busy()) }
+    }
+
+    fn begin_to_store(&self) -> bool {
+        !std::mem::replace(&mut self.lock().is_storing, true)
+    }
+
+    /// One at a time.
+    fn put(&self, record: &[u8]) -> io::Result<()> {
         if record.len() > RECORD_BYTES_MAX {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        let mut state = self.lock();
-        let stored = self.write(&mut state, record.to_vec());
+        let stored = self.write(record.to_vec());
         if stored.is_err() {
             // What is refused must not come true later: the one before goes over it.
-            let before = state.latest.record.clone();
-            let _ = self.write(&mut state, before);
+            let _ = self.write(self.record());
         }
         stored
     }
 
     /// Writes into the slot that the latest record is not in.
-    fn write(&self, state: &mut State, record: Vec<u8>) -> io::Result<()> {
-        let written = Written { number: state.next, record };
-        // Whatever comes of it: the same slot again, and a higher number.
-        state.next = (written.number + 2).min(NUMBER_MAX);
-        state.is_uncertain = true;
+    fn write(&self, record: Vec<u8>) -> io::Result<()> {
+        let (written, latest) = {
+            let mut state = self.lock();
+            let written = Written { number: state.next, record };
+            // Whatever comes of it: the same slot again, and a higher number.
+            state.next = (written.number + 2).min(NUMBER_MAX);
+            state.is_uncertain = true;
+            (written, state.latest.clone())
+        };
         let put = |written: &Written| self.file.write_all_at(&written.to_bytes(), written.slot() * SLOT_BYTES as u64);
-        if self.file.metadata()?.len() != FILE_BYTES {
-            // Somebody has cut it.
-            put(&state.latest)?;
+        let about = self.file.metadata()?;
+        if about.nlink() == 0 {
+            // Nobody would find it again.
+            return Err(io::Error::other("the file was removed: remove the disk, and add it again"));
+        }
+        if about.len() != FILE_BYTES {
+            // Somebody has cut it, or written behind it.
+            put(&latest)?;
+            self.file.set_len(FILE_BYTES)?;
         }
         put(&written)?;
         self.file.sync_data()?;
-        *state = State { next: written.number + 1, latest: written, is_uncertain: false };
+        let mut state = self.lock();
+        (state.next, state.latest, state.is_uncertain) = (written.number + 1, written, false);
         Ok(())
     }
 }
 
+/// Ends with a record that is being stored, however that ends.
+struct Ended<'a>(&'a RecordFile);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.lock().is_storing = false;
+    }
+}
+
+/// A record that is being stored, from before it is known to who stores it.
+#[derive(Debug)]
+pub struct Storing(Arc<RecordFile>);
+
+impl Storing {
+    /// As [`RecordFile::store`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn store(self, record: &[u8]) -> io::Result<()> {
+        self.0.put(record)
+    }
+}
+
+impl Drop for Storing {
+    fn drop(&mut self) {
+        drop(Ended(&self.0));
+    }
+}
+
+const FLAGS: OFlags =
+    OFlags::RDWR.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::NOFOLLOW);
 const FILE_BYTES: u64 = 2 * SLOT_BYTES as u64;
 /// No file was written as often.
 const NUMBER_MAX: u64 = u64::MAX / 2;
 
-/// Both slots without a record.
+/// What both slots begin with: no record.
+fn blanks() -> [Written; 2] {
+    [2, 1].map(|number| Written { number, record: Vec::new() })
+}
+
 fn blank() -> Vec<u8> {
-    [2, 1].map(|number| Written { number, record: Vec::new() }.to_bytes()).concat()
+    blanks().map(|written| written.to_bytes()).concat()
+}
+
+/// Whether a path leads to this file; `None` if that is not to be seen.
+fn is_at(path: &Path, about: &Metadata) -> Option<bool> {
+    let there = rustix::fs::lstat(path).ok()?;
+    Some((there.st_dev, there.st_ino) == (about.dev(), about.ino()))
 }
 
 /// Whether no record was ever there: nothing, or what a loss of power leaves of a file that is being made.
@@ -420,6 +548,72 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_kept_in_a_file_that_was_removed() {
+        let (_directory, path) = place();
+        let file = RecordFile::open(&path).unwrap();
+        file.store(b"kept").unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let refused = file.store(b"lost").unwrap_err().to_string();
+        assert!(refused.contains("the file was removed"), "{refused}");
+        assert_eq!(file.record(), b"kept");
+    }
+
+    #[test]
+    fn what_stands_behind_a_record_is_cut_off() {
+        let (_directory, path) = place();
+        let file = RecordFile::open(&path).unwrap();
+        file.store(b"kept").unwrap();
+        drop(file);
+        let mut longer = std::fs::read(&path).unwrap();
+        longer.extend([7; 1000]);
+        std::fs::write(&path, longer).unwrap();
+        let file = RecordFile::open(&path).unwrap();
+        assert_eq!(file.record(), b"kept");
+        file.store(b"more").unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), FILE_BYTES);
+    }
+
+    #[test]
+    fn what_others_have_written_meanwhile_comes_back_by_no_number() {
+        let (directory, path) = place();
+        let other = directory.path().join("other");
+        let foreign = RecordFile::open(&other).unwrap();
+        (0..9).for_each(|_| foreign.store(b"another").unwrap());
+        let file = RecordFile::open(&path).unwrap();
+        file.store(b"kept").unwrap();
+        let (fd, handed) = file.hand_over().unwrap();
+        std::fs::write(&path, std::fs::read(&other).unwrap()).unwrap();
+        drop(file);
+        drop(RecordFile::adopt(&path, fd, handed));
+        let mut there = std::fs::read(&path).unwrap();
+        assert_eq!(Written::latest(&there).unwrap().record, b"kept");
+        there[..SLOT_BYTES].fill(0);
+        assert_eq!(Written::latest(&there).unwrap().record, b"kept");
+    }
+
+    #[test]
+    fn one_record_is_stored_at_a_time_and_none_while_it_changes_hands() {
+        let (_directory, path) = place();
+        let file = Arc::new(RecordFile::open(&path).unwrap());
+        let storing = file.clone().storing().unwrap();
+        assert!(file.is_storing() && file.clone().storing().is_err());
+        assert_eq!(file.store(b"other").unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+        assert_eq!(file.hand_over().unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+        storing.store(b"one").unwrap();
+        assert_eq!((file.record().as_slice(), file.is_storing()), (&b"one"[..], false));
+        file.hand_over().unwrap();
+    }
+
+    #[test]
+    fn a_file_that_was_there_keeps_its_owner() {
+        let (_directory, path) = place();
+        std::fs::write(&path, b"").unwrap();
+        let before = std::fs::metadata(&path).unwrap().uid();
+        RecordFile::open(&path).unwrap().give_to(before + 1, before + 1).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().uid(), before);
+    }
+
+    #[test]
     fn what_is_no_such_file_is_left_alone() {
         let (directory, path) = place();
         for bytes in [&b"text"[..], &[7; 2 * SLOT_BYTES]] {
@@ -436,8 +630,15 @@ mod tests {
             assert!(matches!(RecordFile::open(path), Err(RecordError::NoFile { .. })));
         }
         let link = directory.path().join("link");
-        std::os::unix::fs::symlink(&nowhere, &link).unwrap();
-        assert!(matches!(RecordFile::open(&link), Err(RecordError::Make { .. })));
+        for target in [&nowhere, &path] {
+            std::os::unix::fs::symlink(target, &link).unwrap();
+            assert!(matches!(RecordFile::open(&link), Err(RecordError::NoFile { .. })));
+            std::fs::remove_file(&link).unwrap();
+        }
+        // One that says it is empty and is not.
+        let name = std::fs::read("/proc/self/comm").unwrap();
+        assert!(matches!(RecordFile::open(Path::new("/proc/self/comm")), Err(RecordError::Foreign { .. })));
+        assert_eq!(std::fs::read("/proc/self/comm").unwrap(), name);
         std::fs::write(&path, [0; 2 * SLOT_BYTES]).unwrap();
         drop(RecordFile::open(&path).unwrap());
         std::fs::write(&path, b"").unwrap();

@@ -10,6 +10,7 @@ use control::model::{
     Favour, FieldError, Listen, NO_NBD, NewDisk, NewExport, NewGroup, PolicyMode, Poll, Protocol, Span, check_alike,
 };
 use disk::{Role, StorageSpec, User, may_use};
+use export::{ExportError, port_number};
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
@@ -285,12 +286,22 @@ impl Config {
         Ok(())
     }
 
-    /// Checks that a shared disk is to the guest of a device what it is to that of the first that has it.
+    /// Checks that a shared disk is to the guest of a device what it is to those of the devices before it that have it, and that
+    /// registrations can tell these devices from each other.
     fn check_alike(&self, device: &NewExport, disk: &str) -> Result<(), FieldError> {
-        let is_shared = self.disks.iter().any(|one| one.name == disk && one.shared);
-        let has = |export: &&NewExport| export.luns.iter().any(|unit| unit.disk == disk);
-        let first = self.exports.iter().find(has).filter(|_| is_shared);
-        first.map_or(Ok(()), |first| check_alike(disk, device, first))
+        if !self.disks.iter().any(|one| one.name == disk && one.shared) {
+            return Ok(());
+        }
+        let before = self.exports.iter().take_while(|other| other.name != device.name);
+        let mut before = before.filter(|other| other.luns.iter().any(|unit| unit.disk == disk));
+        before.try_for_each(|other| {
+            check_alike(disk, device, other)?;
+            if port_number(&device.name) != port_number(&other.name) {
+                return Ok(());
+            }
+            let (disk, export, other) = (disk.to_owned(), device.name.clone(), other.name.clone());
+            Err(FieldError::new("luns", ExportError::SamePort { disk, export, other }))
+        })
     }
 
     /// The storages of all disks, those of exports included.
@@ -499,6 +510,12 @@ mod tests {
             let refused = refusal(&format!("{disk}{a}{}", device("b", more)));
             assert!(refused.contains(line), "{refused}");
         }
+        let [one, other] = ["db126-scsi", "db142-scsi"].map(|name| device(name, " }]"));
+        let refused = refusal(&format!("{disk}{one}{a}{other}"));
+        assert!(
+            refused.contains("export db142-scsi: luns: disk `d` is shared with export `db126-scsi`, and"),
+            "{refused}"
+        );
         // One that is only read may differ.
         let read_only = "[[disk]]\nname = 'd'\nstorage = { kind = 'file', path = '/d', read_only = true }\n";
         std::fs::write(file.path(), format!("{read_only}{a}{}{blk}", device("b", ", serial = 'x' }]"))).unwrap();

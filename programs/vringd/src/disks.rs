@@ -58,14 +58,15 @@ impl Daemon {
         }
         self.disks.check_free(&new.name)?;
         let contents = contents.unlocked(&new.name, &new.storage)?;
-        let _open = self.upgrade.gate();
-        let _changing = self.change_lock();
-        self.disks.check_free(&new.name)?;
-        let storage = contents.start(&new.name, &new.storage)?;
+        // Not while others wait for a change, either: it is written, where it is new.
         let kept = match (reservations, &new.reservations) {
             (None, Some(path)) => Some(open_reservations(path)?),
             (opened, _) => opened,
         };
+        let _open = self.upgrade.gate();
+        let _changing = self.change_lock();
+        self.disks.check_free(&new.name)?;
+        let storage = contents.start(&new.name, &new.storage)?;
         let disk = Disk::new(new.name, new.storage, storage, None).shared(new.shared).kept_in(kept);
         let disk = self.disks.add(disk)?;
         Ok(disk_out(&disk, Vec::new()))
@@ -138,14 +139,7 @@ impl Daemon {
             ApiError::Failed { message: format!("reservations of disk `{name}`{place}: {what}") }
         };
         // Not while others wait for a change: it may take as long as a file system does.
-        if !self.logical_units.break_reservations(name).map_err(failed)? {
-            // What is kept of a disk that nobody has is changed by nobody: whoever wants to have it waits.
-            let _changing = self.change_lock();
-            let is_unit = self.logical_units.break_reservations(name).map_err(failed)?;
-            if let Some(kept) = kept.filter(|kept| !is_unit && !kept.record().is_empty()) {
-                kept.store(&[]).map_err(failed)?;
-            }
-        }
+        self.logical_units.break_reservations(name, kept).map_err(failed)?;
         tracing::info!(disk = name, "reservations were broken");
         Ok(())
     }

@@ -55,6 +55,11 @@ impl NewDisk {
                            `shared = true`, or leave this out";
             return Err(FieldError::new(NewDisk::RESERVATIONS, message));
         }
+        let needs = self.storage.needs();
+        if let Some(same) = needs.iter().find(|file| self.reservations.as_ref() == Some(&file.path)) {
+            let message = format_args!("is the file of `storage.{}`: name one of its own", same.field);
+            return Err(FieldError::new(NewDisk::RESERVATIONS, message));
+        }
         Ok(())
     }
 
@@ -114,8 +119,12 @@ mod tests {
         kept.check().unwrap();
         assert_eq!(kept.reservations.as_deref(), Some(Path::new("/var/lib/vringd/d")));
         disk(", read_only = true }\nshared = true\nreservations = '/r'").check().unwrap();
-        for more in [", read_only = true }", ", migratable = true }"] {
-            let refused = disk(&format!("{more}\nreservations = '/r'")).check().unwrap_err();
+        for more in [
+            ", read_only = true }\nreservations = '/r'",
+            ", migratable = true }\nreservations = '/r'",
+            " }\nreservations = '/d.img'",
+        ] {
+            let refused = disk(more).check().unwrap_err();
             assert_eq!(refused.field, "reservations");
         }
     }

@@ -3,6 +3,7 @@
 use super::control::ControlRing;
 use super::events::{EventRing, News};
 use super::logical::LogicalUnits;
+use super::port::Port;
 use super::ring::{ScsiRing, Terms};
 use super::units::{Common, List, TRANSFER_BYTES_MAX, UnitOptions, UnitStatus, UnitWatch, Units, number};
 use crate::device::{Device, Took};
@@ -79,7 +80,7 @@ impl Scsi {
     ) -> Result<Scsi, ExportError> {
         let ScsiOptions { request_queues, block_size_bytes, write_back, write_back_changeable, units, logical_units } =
             options;
-        let port = logical_units.port(export, port);
+        let port = Arc::new(Port::new(export, port));
         let settings = Settings {
             request_queues,
             seg_max: SEG_MAX.min(u32::from(queue_size_max).saturating_sub(2).max(1)),

@@ -4,7 +4,7 @@
 
 use super::Which;
 use super::lost::LostTasks;
-use super::port::{Port, usual_number};
+use super::port::Port;
 use super::swaps::Swaps;
 use super::units::{Common, UnitOptions, hash, settings, whole_blocks};
 use crate::ExportError;
@@ -39,7 +39,7 @@ const WAITING_MAX: usize = 16;
 const BREAK_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
 
-/// Where the SCSI devices of a daemon find the logical units of its disks, and have their ports. A shared disk is one logical unit of all
+/// Where the SCSI devices of a daemon find the logical units of its disks. A shared disk is one logical unit of all
 /// devices that have it: their drivers reserve it from each other. Any other disk is one to each of them.
 #[derive(Clone, Default)]
 pub struct LogicalUnits(Arc<Mutex<Shelf>>);
@@ -47,7 +47,6 @@ pub struct LogicalUnits(Arc<Mutex<Shelf>>);
 #[derive(Default)]
 struct Shelf {
     units: BTreeMap<LogicalUnitName, Weak<Logical>>,
-    ports: Vec<Weak<Port>>,
     /// What an earlier program has left of units, until all devices are here again.
     left: BTreeMap<LogicalUnitName, Left>,
 }
@@ -72,20 +71,6 @@ pub struct LogicalUnitName {
 impl LogicalUnits {
     fn lock(&self) -> MutexGuard<'_, Shelf> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A port for the device of this export: with this number, or its usual one, or the first behind that which is free.
-    pub(crate) fn port(&self, export: &str, number: Option<u16>) -> Arc<Port> {
-        let mut shelf = self.lock();
-        shelf.ports.retain(|port| port.strong_count() > 0);
-        let taken: Vec<_> = shelf.ports.iter().filter_map(Weak::upgrade).map(|port| port.nexus.port).collect();
-        let is_free = |number: &u16| *number > 0 && !taken.contains(&TargetPort(*number));
-        let usual = usual_number(export);
-        let number =
-            number.filter(is_free).or_else(|| (usual..=u16::MAX).chain(1..usual).find(is_free)).unwrap_or(usual);
-        let port = Arc::new(Port::new(export, TargetPort(number)));
-        shelf.ports.push(Arc::downgrade(&port));
-        port
     }
 
     /// The logical unit of a disk.
@@ -122,16 +107,29 @@ impl LogicalUnits {
         units.into_iter().filter_map(|(name, unit)| Some((name, of(&unit)?))).collect()
     }
 
-    /// Ends what guests have reserved of a disk, on each unit that it is: who was kept out by that is not any more. Waits, for a while.
-    /// False where the disk is no unit.
+    /// Ends what guests have reserved of a disk, on each unit that it is: who was kept out by that is not any more. `kept` is what keeps it
+    /// over a loss of power. Waits, for a while.
     ///
     /// # Errors
     /// It cannot be stored, and is as before; or a change is being stored that has not ended.
-    pub fn break_reservations(&self, disk: &str) -> io::Result<bool> {
-        let units = self.lock().units.values().filter_map(Weak::upgrade).collect::<Vec<_>>();
-        let units: Vec<_> = units.into_iter().filter(|unit| unit.disk == disk).collect();
-        units.iter().try_for_each(Logical::break_reservations)?;
-        Ok(!units.is_empty())
+    pub fn break_reservations(&self, disk: &str, kept: Option<&Arc<RecordFile>>) -> io::Result<()> {
+        let by = Instant::now() + BREAK_PATIENCE;
+        // An earlier disk of the name may be a unit still, while requests on it are under way.
+        let is_its = |unit: &Logical| unit.disk == disk && unit.kept.as_ref().map(Arc::as_ptr) == kept.map(Arc::as_ptr);
+        let units: Vec<_> = {
+            let shelf = self.lock();
+            let units: Vec<_> = shelf.units.values().filter_map(Weak::upgrade).filter(|unit| is_its(unit)).collect();
+            match kept.filter(|kept| units.is_empty() && (kept.is_storing() || !kept.record().is_empty())) {
+                None => units,
+                Some(kept) => {
+                    // No unit begins with it from now on until that is done.
+                    let storing = kept.clone().storing()?;
+                    drop(shelf);
+                    return stored_by(by, &Jobs::on(&RECORDS), move || storing.store(&[]));
+                }
+            }
+        };
+        units.iter().try_for_each(|unit| unit.break_reservations(by))
     }
 
     /// An earlier program has left these reservations of a unit.
@@ -162,8 +160,22 @@ impl LogicalUnits {
     }
 }
 
+/// Has this done on a thread that may wait for a file system.
+///
+/// # Errors
+/// It fails, or has not ended by then.
+fn stored_by(by: Instant, jobs: &Jobs, store: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+    let (done, stored) = channel();
+    jobs.go(move || drop(done.send(store())));
+    let left = by.saturating_duration_since(Instant::now());
+    stored.recv_timeout(left).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
 /// What a file has kept of reservations: what is left of them after a loss of power.
 fn kept_in(file: &RecordFile) -> Result<Reservations, ExportError> {
+    if file.is_storing() {
+        return Err(ExportError::Storing { path: file.path().to_owned() });
+    }
     let record = file.record();
     if record.is_empty() {
         return Ok(Reservations::new());
@@ -175,7 +187,7 @@ fn kept_in(file: &RecordFile) -> Result<Reservations, ExportError> {
 /// Looks whether a file has reservations that a unit can begin with.
 ///
 /// # Errors
-/// [`ExportError::Reservations`].
+/// [`ExportError::Reservations`]; [`ExportError::Storing`].
 pub fn check_reservations(file: &RecordFile) -> Result<(), ExportError> {
     kept_in(file).map(drop)
 }
@@ -330,10 +342,11 @@ impl State {
         })
     }
 
-    /// The ports by which it is reached.
+    /// The ports by which it is reached. An export has one, also while requests of a device that it had before are under way.
     pub(crate) fn ports(&self) -> Vec<TargetPort> {
         let here = self.paths.values().map(|path| path.port.nexus.port);
-        here.chain(self.expected.iter().copied()).collect()
+        let ports: BTreeSet<_> = here.chain(self.expected.iter().copied()).collect();
+        ports.into_iter().collect()
     }
 
     /// The first device that has it, and the only one so far.
@@ -523,8 +536,7 @@ impl Logical {
         Ok(())
     }
 
-    fn break_reservations(self: &Arc<Self>) -> io::Result<()> {
-        let by = Instant::now() + BREAK_PATIENCE;
+    fn break_reservations(self: &Arc<Self>, by: Instant) -> io::Result<()> {
         while self.change(|state| std::mem::replace(&mut state.storing, true)) {
             if Instant::now() >= by {
                 return Err(io::ErrorKind::TimedOut.into());
@@ -533,36 +545,45 @@ impl Logical {
         }
         let mut next = self.look(|state| state.reservations.clone());
         let told = next.break_all();
-        let (done, stored) = channel();
         let unit = self.clone();
-        self.jobs.go(move || drop(done.send(unit.store(next, &told.attentions))));
-        let left = by.saturating_duration_since(Instant::now());
-        stored.recv_timeout(left).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        stored_by(by, &self.jobs, move || unit.store(next, &told.attentions))
     }
 
     /// A device has it from now on: the number of its path.
-    pub(crate) fn join(&self, port: Arc<Port>, lun: Lun) -> u64 {
+    ///
+    /// # Errors
+    /// Another export's device that has it has the number of its port.
+    pub(crate) fn join(&self, port: Arc<Port>, lun: Lun) -> Result<u64, ExportError> {
         self.change(|state| {
+            let mut others = state.paths.values().map(|path| &path.port).filter(|other| other.export != port.export);
+            if let Some(other) = others.find(|other| other.nexus.port == port.nexus.port) {
+                let (disk, export, other) = (self.disk.clone(), port.export.clone(), other.export.clone());
+                return Err(ExportError::SamePort { disk, export, other });
+            }
             let path = state.came;
             state.came += 1;
             let attentions = Attentions::NONE.with(state.first_news());
-            let was_expected = state.expected.remove(&port.nexus.port);
-            state.reservations.follow(port.nexus);
+            let ports_before = state.ports().len();
+            state.expected.remove(&port.nexus.port);
             state.paths.insert(path, Path { port, lun, attentions, lost: Vec::new() });
-            if !was_expected && state.ports().len() == 2 {
+            if (ports_before, state.ports().len()) == (1, 2) {
                 // It says that it has several ports now.
                 state.tell_others(path, Attention::InquiryChanged);
             }
-            path
+            Ok(path)
         })
     }
 
     /// It has it no longer.
     pub(crate) fn leave(&self, path: u64) {
         self.change(|state| {
+            let ports_before = state.ports().len();
             let Some(Path { port, .. }) = state.paths.remove(&path) else { return };
-            state.reservations.nexus_lost(port.nexus);
-            if state.ports().len() == 1 {
+            // The export's next device may be here already, and have reserved it.
+            if !state.paths.values().any(|other| other.port.nexus == port.nexus) {
+                state.reservations.nexus_lost(port.nexus);
+            }
+            if (ports_before, state.ports().len()) == (2, 1) {
                 state.tell_all(Attention::InquiryChanged);
             }
         });

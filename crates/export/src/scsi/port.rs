@@ -18,16 +18,19 @@ pub(crate) struct Port {
     ring: Mutex<Option<Label>>,
 }
 
-/// The number that an export's port has unless another one of the daemon has it: by its name, so that it is the same whichever others
-/// there are, and when it comes back. Registrations name ports by their numbers.
-pub(crate) fn usual_number(export: &str) -> u16 {
+/// The number that the port of an export's SCSI device has (relative target port identifier, 1 to 65535): by its name, so that it is the
+/// same whichever others there are, and when it comes back. Registrations name ports by their numbers, so that of two exports whose names
+/// make one number only one may have a shared disk.
+pub fn port_number(export: &str) -> u16 {
     let numbers = u64::from(u16::MAX);
     // No port has number 0.
     u16::try_from(hash(export) % numbers).unwrap_or_default() + 1
 }
 
 impl Port {
-    pub(crate) fn new(export: &str, number: TargetPort) -> Port {
+    /// That of this export's device, which has had this number before, or has its usual one.
+    pub(crate) fn new(export: &str, number: Option<u16>) -> Port {
+        let number = TargetPort(number.filter(|number| *number > 0).unwrap_or_else(|| port_number(export)));
         let initiator = InitiatorPort(LOCALLY_ASSIGNED | hash(&format!("driver of {export}")) >> 4);
         let nexus = Nexus { initiator, port: number };
         Port { export: export.to_owned(), nexus, name: Naa::local(hash(export)), ring: Mutex::default() }

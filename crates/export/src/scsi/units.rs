@@ -100,7 +100,7 @@ impl Drop for Unit {
 impl Unit {
     fn new(options: UnitOptions, common: Common, of: &LogicalUnits, port: &Arc<Port>) -> Result<Unit, ExportError> {
         let (lun, logical) = (options.lun, of.unit(options, common, port)?);
-        let path = logical.join(port.clone(), lun);
+        let path = logical.join(port.clone(), lun)?;
         let told_bytes = logical.look(|state| state.facts.settings().capacity_bytes).into();
         Ok(Unit { lun, logical, port: port.clone(), path, told_bytes })
     }

@@ -165,22 +165,6 @@ impl Reservations {
         if excepted { Ok(()) } else { Err(Refused::Conflict) }
     }
 
-    /// An initiator port that has one way to the unit comes by another target port than before: what it had is its own.
-    pub fn follow(&mut self, nexus: Nexus) {
-        let is_its = |other: &Nexus| other.initiator == nexus.initiator && *other != nexus;
-        if !self.registrations.contains_key(&nexus) {
-            let before = self.registrations.keys().copied().find(|other| is_its(other));
-            let key = before.and_then(|before| self.registrations.remove(&before));
-            self.registrations.extend(key.map(|key| (nexus, key)));
-        }
-        if let Some(Reservation { holder: Some(holder), .. }) = &mut self.reservation
-            && is_its(holder)
-        {
-            // It is registered: whoever holds is, and so is this one by now.
-            *holder = nexus;
-        }
-    }
-
     /// A nexus was lost or reset: its reservation of SCSI-2 ends. Registrations and persistent reservations stay.
     pub fn nexus_lost(&mut self, nexus: Nexus) {
         if self.reserved == Some(nexus) {

@@ -10,39 +10,57 @@ use export::UnitOptions;
 use std::sync::Arc;
 use storage::{RecordFile, Storage};
 
-/// Of two exports whose names make one port number, whoever comes second has another one.
+/// Registrations name ports by numbers, and a number that is one export's today must not be another's tomorrow: of one that was kept out
+/// it may say that it is registered.
 #[test]
-fn what_a_guest_has_reserved_is_its_own_whatever_number_its_port_gets() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("quorum.reservations");
+fn two_exports_whose_names_make_one_port_number_share_no_disk() {
+    let names = ["db126-scsi", "db142-scsi"];
+    assert_eq!(export::port_number(names[0]), export::port_number(names[1]));
     let (own, disk): (Arc<dyn Storage>, Arc<dyn Storage>) =
         (Arc::new(memory(DISK_BYTES)), Arc::new(memory(DISK_BYTES)));
-    let names = ["db126-scsi", "db142-scsi"];
-    let mut before = Vec::new();
-    for order in [[0, 1], [1, 0]] {
-        let daemon = Server::new(vec![unit("0", "own", own.clone())]);
+    let daemon = Server::new(vec![unit("0", "own", own)]);
+    let shared = || vec![shared_unit("0", "shared", disk.clone())];
+    let first = daemon.beside(names[0], shared()).unwrap();
+    let refused = daemon.beside(names[1], shared()).err().unwrap().to_string();
+    assert!(refused.starts_with("disk `shared` is shared with export `db126-scsi`"), "{refused}");
+    let mut driver = first.driver();
+    driver.settle("0");
+    let number = ports(&mut driver, "0");
+    assert_eq!(number.len(), 1);
+    // The same export again, while its device before is still there: it has one port.
+    let again = daemon.beside(names[0], shared()).unwrap();
+    let mut next = again.driver();
+    next.settle("0");
+    assert_eq!(ports(&mut next, "0"), number);
+}
+
+/// What names a guest's initiator port at another port than its own says nothing of its own.
+#[test]
+fn a_registration_at_another_port_lets_nobody_in() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("quorum.reservations");
+    let disk: Arc<dyn Storage> = Arc::new(memory(DISK_BYTES));
+    for begins in [false, true] {
         let kept = Some(Arc::new(RecordFile::open(&path).unwrap()));
-        let server = |at: usize| {
-            let unit = UnitOptions { kept: kept.clone(), ..shared_unit("0", "shared", disk.clone()) };
-            (at, daemon.beside(names[at], vec![unit]).unwrap())
-        };
-        let mut servers = order.map(server);
-        servers.sort_by_key(|(at, _)| *at);
-        let mut drivers = servers.each_ref().map(|(_, server)| server.driver());
-        for driver in &mut drivers {
+        let unit = || UnitOptions { kept: kept.clone(), ..shared_unit("0", "shared", disk.clone()) };
+        let one = Server::new(vec![unit()]);
+        let other = one.beside("other", vec![unit()]).unwrap();
+        let (mut a, mut b) = (one.driver(), other.driver());
+        for driver in [&mut a, &mut b] {
             (0..2).for_each(|_| drop(driver.ask("0", &[0; 6], &[], 0)));
         }
-        let [first, second] = &mut drivers;
-        if order == [0, 1] {
-            before = ports(first, "0");
-            second.reserve_out("0", (REGISTER, 0), [0, 0xb], 1).good();
-            second.reserve_out("0", (RESERVE, EXCLUSIVE_ACCESS), [0xb, 0], 0).good();
+        if !begins {
+            // All its ports, and then it is kept out of its own.
+            a.reserve_out("0", (REGISTER, 0), [0, 0xa], 1 | 1 << 2).good();
+            b.reserve_out("0", (REGISTER, 0), [0, 0xb], 1).good();
+            a.reserve_out("0", (REGISTER, 0), [0xa, 0xaa], 1).good();
+            b.reserve_out("0", (RESERVE, WRITE_EXCLUSIVE_REGISTRANTS), [0xb, 0], 0).good();
+            b.reserve_out("0", (PREEMPT_AND_ABORT, WRITE_EXCLUSIVE_REGISTRANTS), [0xb, 0xaa], 0).good();
+            a.hears("0", (6, 0x2a, 5));
         }
-        assert_eq!((before[1] - before[0], &ports(first, "0")), (1, &before), "the names make one number");
-        second.write("0", 0, &[1; 512]).good();
-        assert_eq!(first.write("0", 0, &[1; 512]).status, CONFLICT);
-        let holder = servers[0].1.export.units().unwrap()[0].reservation.clone().unwrap().holder;
-        assert_eq!(holder.as_deref(), Some(names[1]));
+        assert_eq!(keys(&mut b, "0").len(), 2);
+        assert_eq!(a.write("0", 0, &[1; 512]).status, CONFLICT);
+        b.write("0", 0, &[1; 512]).good();
     }
 }
 
@@ -102,9 +120,9 @@ fn reservations_of_guests_that_do_not_come_back_are_broken() {
     a.reserve_out("0", (RESERVE, EXCLUSIVE_ACCESS), [0xa, 0], 0).good();
     assert_eq!(b.ask("0", &read_10(0, 1), &[], 512).status, CONFLICT);
     assert_ne!(file.record(), b"");
-    one.logical_units.break_reservations("another").unwrap();
+    one.logical_units.break_reservations("another", Some(&file)).unwrap();
     assert_eq!(b.ask("0", &read_10(0, 1), &[], 512).status, CONFLICT);
-    one.logical_units.break_reservations("shared").unwrap();
+    one.logical_units.break_reservations("shared", Some(&file)).unwrap();
     assert_eq!(file.record(), b"");
     b.write("0", 0, &[1; 512]).good();
     a.hears("0", (6, 0x2a, 3));
@@ -112,8 +130,37 @@ fn reservations_of_guests_that_do_not_come_back_are_broken() {
     // One of SCSI-2, too.
     a.ask("0", &[0x16, 0, 0, 0, 0, 0], &[], 0).good();
     assert_eq!(b.ask("0", &read_10(0, 1), &[], 512).status, CONFLICT);
-    one.logical_units.break_reservations("shared").unwrap();
+    one.logical_units.break_reservations("shared", Some(&file)).unwrap();
     b.write("0", 0, &[1; 512]).good();
+}
+
+/// Of a disk that nobody has, and of one whose name an earlier one had.
+#[test]
+fn what_is_kept_is_broken_where_no_guest_has_the_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let [file, before] =
+        ["now", "before"].map(|name| Arc::new(RecordFile::open(&directory.path().join(name)).unwrap()));
+    let disk: Arc<dyn Storage> = Arc::new(memory(DISK_BYTES));
+    let unit_of =
+        |kept: &Arc<RecordFile>| UnitOptions { kept: Some(kept.clone()), ..shared_unit("0", "shared", disk.clone()) };
+    let earlier = Server::new(vec![unit_of(&before)]);
+    let mut driver = earlier.driver();
+    driver.settle("0");
+    driver.reserve_out("0", (REGISTER, 0), [0, 0xa], 1).good();
+    let record = before.record();
+    file.store(&record).unwrap();
+    // While it is being written, nobody begins with what was there.
+    let storing = file.clone().storing().unwrap();
+    let units = Server::new(vec![unit("0", "own", Arc::new(memory(DISK_BYTES)))]);
+    let refused = units.beside("late", vec![unit_of(&file)]).err().unwrap().to_string();
+    assert!(refused.starts_with("reservations are being written to"), "{refused}");
+    let busy = earlier.logical_units.break_reservations("shared", Some(&file)).unwrap_err();
+    assert_eq!(busy.kind(), std::io::ErrorKind::ResourceBusy);
+    drop(storing);
+    earlier.logical_units.break_reservations("shared", Some(&file)).unwrap();
+    assert_eq!((file.record(), before.record()), (Vec::new(), record));
+    assert_eq!(keys(&mut driver, "0"), [0xa]);
+    drop(units.beside("late", vec![unit_of(&file)]).unwrap());
 }
 
 #[test]
