@@ -12,6 +12,7 @@ use crate::figures::StayPage;
 use crate::mailbox::{Claim, Mail, Mailbox, Pulse, RingMail};
 use crate::panic::{Panic, catch, remember_places};
 use crate::price::{learn_sleep_price, sleep_price};
+use crate::slots::Arrival;
 use crate::spec::{SpecError, WorkerSpec};
 use crate::worker::Worker;
 use crate::{Io, Poll, Ring, RingId};
@@ -319,12 +320,12 @@ impl<R: Ring> Engine<R> {
             Err(error) => return Err((error, ring)),
         };
         let (done, adopted) = channel();
-        let stay = Arc::<StayPage>::default();
-        let adopt = Mail::Adopt { id, ring, stay: stay.clone(), done };
-        let sent = self.shared.directory.hand_over(id, number, stay, adopt);
+        let arrival = Arrival::new(ring);
+        let stay = arrival.stay.clone();
+        let sent = self.shared.directory.hand_over(id, number, stay, Mail::Adopt { id, arrival, done });
         self.arrived(number);
         match sent {
-            Err(Mail::Adopt { ring, .. }) => Err((EngineError::WorkerDead(number), ring)),
+            Err(Mail::Adopt { arrival, .. }) => Err((EngineError::WorkerDead(number), arrival.ring)),
             _ => {
                 // An answer that never comes means that the worker died with the ring; the next verb on it will say so.
                 let _ = adopted.recv();

@@ -23,6 +23,7 @@ mod mailbox;
 mod panic;
 mod pool;
 mod price;
+mod remains;
 mod reply;
 mod ring;
 mod slots;

@@ -1,7 +1,8 @@
 //! How other threads reach a worker: a queue, and an eventfd that is written only while the worker sleeps.
 
-use crate::figures::{StayPage, WorkerPage};
+use crate::figures::WorkerPage;
 use crate::reply::Post;
+use crate::slots::Arrival;
 use crate::sync::{AtomicBool, AtomicU64, Mutex};
 use crate::{Completion, Io, Panic, Poll, RingId};
 use policy::Journal;
@@ -45,8 +46,7 @@ pub(crate) enum Mail<R> {
     /// A ring arrives, new or from another worker.
     Adopt {
         id: RingId,
-        ring: Box<R>,
-        stay: Arc<StayPage>,
+        arrival: Arrival<R>,
         done: Sender<bool>,
     },
     Ring(RingId, RingMail<R>),

@@ -1,6 +1,7 @@
 //! The places of rings on a worker.
 
 use crate::figures::StayPage;
+use crate::remains::Remains;
 use crate::{Ring, RingId, Token};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -19,16 +20,32 @@ pub(crate) struct Slot<R> {
     pub(crate) awaited: Option<Token>,
     /// The kernel watches the kick.
     pub(crate) watched: bool,
-    /// A ring that panicked, kept for its memory: what it started may still be written there.
-    pub(crate) fallen: Option<Box<R>>,
+    /// A share of a ring that has left, while something is under way that it started here.
+    pub(crate) left: Option<Arc<Remains<R>>>,
     /// Watches that the kernel ended since it last signalled a kick and went on watching.
     renewals: u8,
+}
+
+/// A ring on its way to a worker, with all that goes along.
+pub(crate) struct Arrival<R> {
+    pub(crate) ring: Box<R>,
+    pub(crate) stay: Arc<StayPage>,
+    pub(crate) remains: Arc<Remains<R>>,
+}
+
+impl<R> Arrival<R> {
+    /// A new one.
+    pub(crate) fn new(ring: Box<R>) -> Self {
+        Arrival { ring, stay: Arc::default(), remains: Arc::default() }
+    }
 }
 
 /// A ring that is attached.
 pub(crate) struct Here<R> {
     pub(crate) ring: Box<R>,
     pub(crate) stay: Arc<StayPage>,
+    /// Where it goes if it falls.
+    pub(crate) remains: Arc<Remains<R>>,
     /// In the list of rings that are looked at every turn.
     pub(crate) active: bool,
     /// The driver was asked to kick.
@@ -43,10 +60,12 @@ pub(crate) struct Here<R> {
 }
 
 impl<R: Ring> Slot<R> {
-    pub(crate) fn new(id: RingId, ring: Box<R>, stay: Arc<StayPage>, now_ns: u64) -> Self {
+    pub(crate) fn new(id: RingId, arrived: Arrival<R>, now_ns: u64) -> Self {
+        let Arrival { ring, stay, remains } = arrived;
         let here = Here {
             ring,
             stay,
+            remains,
             active: false,
             armed: true,
             kicked: false,
@@ -54,7 +73,7 @@ impl<R: Ring> Slot<R> {
             idle_since_ns: now_ns,
             detach: None,
         };
-        Slot { id, here: Some(here), outstanding: 0, awaited: None, watched: false, fallen: None, renewals: 0 }
+        Slot { id, here: Some(here), outstanding: 0, awaited: None, watched: false, left: None, renewals: 0 }
     }
 
     /// Whether something that was started here has not ended.

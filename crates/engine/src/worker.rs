@@ -392,8 +392,8 @@ impl<R: Ring> Worker<R> {
 
     fn handle(&mut self, message: Mail<R>) {
         match message {
-            Mail::Adopt { id, ring, stay, done } => {
-                self.adopt(id, ring, stay);
+            Mail::Adopt { id, arrival, done } => {
+                self.adopt(id, arrival);
                 let _ = done.send(true);
             }
             Mail::Ring(id, mail) => match self.by_id.get(&id) {

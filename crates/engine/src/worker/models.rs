@@ -5,9 +5,9 @@
 
 use super::Worker;
 use crate::directory::{Directory, WorkerEntry};
-use crate::figures::StayPage;
 use crate::mailbox::{Claim, Mail, Mailbox, RingMail};
 use crate::price::sleep_price;
+use crate::slots::Arrival;
 use crate::{Completion, Io, Panic, Poll, Reply, Ring, RingId, Token, WorkerSpec};
 use interleave::{in_many_orders, in_so_many_orders, random, thread, yield_now};
 use policy::{Favour, PollWindow};
@@ -28,6 +28,14 @@ struct Board {
     told: Mutex<Vec<u16>>,
     ended: Mutex<Vec<u16>>,
     lost: Mutex<u32>,
+    /// Whether it was said to be dropped some time, when it was told last that it is lost.
+    is_dropped: Mutex<bool>,
+    /// How many rings were dropped, and whether one was while storage had requests of it.
+    dropped: Mutex<u32>,
+    dropped_early: Mutex<bool>,
+    /// Requests that storage has been given, and has done.
+    begun: Mutex<BTreeSet<u16>>,
+    written: Mutex<BTreeSet<u16>>,
     /// Requests that storage has yet to complete.
     storage: Mutex<Vec<Reply>>,
     /// No more will come.
@@ -44,7 +52,19 @@ impl Probe {
     fn begin(&mut self, request: u16, io: &mut Io<'_>) {
         self.board.told.lock().unwrap().push(request);
         assert!(self.in_flight.insert(request), "request {request} came twice");
+        self.board.begun.lock().unwrap().insert(request);
         self.board.storage.lock().unwrap().push(io.reply(Token::request(request)));
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        *self.board.dropped.lock().unwrap() += 1;
+        let begun = self.board.begun.lock().unwrap().clone();
+        if begun != *self.board.written.lock().unwrap() {
+            // Somebody may still write to its memory. A panic would be caught here.
+            *self.board.dropped_early.lock().unwrap() = true;
+        }
     }
 }
 
@@ -80,8 +100,9 @@ impl Ring for Probe {
 
     fn disarm(&mut self) {}
 
-    fn lost(&mut self, _why: &Panic, _is_dropped: bool) {
+    fn lost(&mut self, _why: &Panic, is_dropped: bool) {
         *self.board.lost.lock().unwrap() += 1;
+        *self.board.is_dropped.lock().unwrap() = is_dropped;
     }
 
     fn in_flight(&self) -> usize {
@@ -118,9 +139,10 @@ impl Scene {
             scene.workers.push(thread::spawn(move || work(number, &mailbox, &directory, dies_in)));
         }
         let ring = Box::new(Probe { board: scene.board.clone(), in_flight: BTreeSet::new() });
-        let stay = Arc::<StayPage>::default();
+        let arrival = Arrival::new(ring);
+        let stay = arrival.stay.clone();
         let (done, adopted) = channel();
-        let adopt = Mail::Adopt { id: RING, ring, stay: stay.clone(), done };
+        let adopt = Mail::Adopt { id: RING, arrival, done };
         assert!(scene.directory.hand_over(RING, 0, stay, adopt).is_ok());
         assert_eq!(answer(&adopted), Some(true));
         scene
@@ -174,6 +196,7 @@ impl Scene {
                 match reply {
                     Some(reply) => {
                         let request = reply.token().index().unwrap();
+                        board.written.lock().unwrap().insert(request);
                         reply.complete(i32::from(request));
                     }
                     None if closed => return,
@@ -322,5 +345,34 @@ fn a_worker_that_dies_leaves_nobody_waiting_in_any_order() {
         *scene.board.closed.lock().unwrap() = true;
         scene.end();
         assert_eq!(*scene.board.lost.lock().unwrap(), u32::from(!back), "the ring came back: {back}");
+    });
+}
+
+/// Whether a worker dies as well or not.
+#[test]
+fn a_ring_that_falls_is_let_go_when_nothing_is_under_way_for_it_in_any_order() {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    in_so_many_orders(1000, || {
+        let dies = random().is_multiple_of(4);
+        let mut scene = Scene::new(dies.then(|| random() % 12));
+        scene.moves();
+        scene.completes();
+        scene.tell(random().is_multiple_of(2));
+        let why = Panic { message: "falls".to_owned(), place: String::new() };
+        let _ = scene.directory.send(RING, RingMail::Lose(why));
+        while scene.directory.lock().rings.contains_key(&RING) {
+            yield_now();
+        }
+        *scene.board.closed.lock().unwrap() = true;
+        scene.end();
+        scene.directory.burials.wait();
+        let [lost, dropped] = [&scene.board.lost, &scene.board.dropped].map(|count| *count.lock().unwrap());
+        let is_dropped = *scene.board.is_dropped.lock().unwrap();
+        assert!(lost == 1 || dies && lost == 2, "it was told {lost} times");
+        assert!(!*scene.board.dropped_early.lock().unwrap());
+        // What was said last is what comes.
+        assert_eq!(dropped, u32::from(is_dropped));
+        assert!(dies || is_dropped);
     });
 }

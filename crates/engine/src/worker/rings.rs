@@ -1,24 +1,22 @@
 //! Rings that come to a worker and leave it: moved, handed back, or lost.
 
 use super::Worker;
-use crate::figures::StayPage;
 use crate::lane::Tag;
 use crate::mailbox::{Mail, RingMail};
 use crate::panic::catch;
-use crate::slots::{Here, Slot, ring_of, ring_of_mut};
+use crate::slots::{Arrival, Here, Slot, ring_of, ring_of_mut};
 use crate::{Panic, Ring, RingId};
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 impl<R: Ring> Worker<R> {
-    pub(super) fn adopt(&mut self, id: RingId, ring: Box<R>, stay: Arc<StayPage>) {
+    pub(super) fn adopt(&mut self, id: RingId, arrival: Arrival<R>) {
         let index = self.slots.iter().position(Option::is_none).unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1
         });
         let slot = index as u32;
-        self.slots[index] = Some(Slot::new(id, ring, stay, self.lane.now_ns));
+        self.slots[index] = Some(Slot::new(id, arrival, self.lane.now_ns));
         self.watch_kick(slot);
         self.by_id.insert(id, slot);
         self.touch(slot);
@@ -45,14 +43,15 @@ impl<R: Ring> Worker<R> {
         let Some((id, here)) = self.take_out(slot) else {
             return;
         };
-        let stay = here.stay.clone();
         // Counted before the hand-over: the new owner writes the page from then on.
-        stay.moves.add(1);
-        let adopt = Mail::Adopt { id, ring: here.ring, stay: stay.clone(), done };
+        here.stay.moves.add(1);
+        let stay = here.stay.clone();
+        let arrival = Arrival { ring: here.ring, stay: here.stay, remains: here.remains };
         // The target may have died between the engine's check and now: then the ring stays.
-        if let Err(Mail::Adopt { id, ring, done, .. }) = self.directory.hand_over(id, to, stay, adopt) {
-            // It stays counted: what is under way belongs to the slot that it has left.
-            self.adopt(id, ring, here.stay);
+        if let Err(Mail::Adopt { id, arrival, done }) =
+            self.directory.hand_over(id, to, stay, Mail::Adopt { id, arrival, done })
+        {
+            self.adopt(id, arrival);
             let _ = done.send(false);
         }
     }
@@ -98,6 +97,7 @@ impl<R: Ring> Worker<R> {
         self.drive(slot, |here, io| here.ring.publish(io))?;
         let entry = self.slots[slot as usize].as_mut()?;
         let here = entry.here.take()?;
+        entry.left = entry.is_owed().then(|| here.remains.clone());
         let id = entry.id;
         if entry.watched {
             self.lane.unwatch(Tag::Kick { slot });
@@ -119,7 +119,8 @@ impl<R: Ring> Worker<R> {
     pub(super) fn retire(&mut self, slot: u32) {
         let entry = &mut self.slots[slot as usize];
         if entry.as_ref().is_some_and(|entry| entry.here.is_none() && !entry.is_owed() && !entry.watched)
-            && let Some(fallen) = entry.take().and_then(|entry| entry.fallen)
+            && let Some(left) = entry.take().and_then(|entry| entry.left)
+            && let Some(fallen) = left.let_go()
         {
             self.directory.burials.bury(fallen);
         }
@@ -132,7 +133,7 @@ impl<R: Ring> Worker<R> {
         let Some(entry) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else {
             return;
         };
-        let Some(Here { mut ring, stay, .. }) = entry.here.take() else {
+        let Some(Here { ring, remains, .. }) = entry.here.take() else {
             return;
         };
         let id = entry.id;
@@ -143,14 +144,8 @@ impl<R: Ring> Worker<R> {
         self.detaching.retain(|&detaching| detaching != slot);
         // Nobody finds it any more when those hear of it who may ask for it.
         self.directory.left(id);
-        let is_dropped = stay.moves.get() == 0;
-        tell(&mut *ring, why, is_dropped);
-        if is_dropped {
-            entry.fallen = Some(ring);
-        } else {
-            // A worker that it was on before may still do work for it, whose end will find nobody.
-            std::mem::forget(ring);
-        }
+        remains.keep(ring, |ring, is_dropped| tell(ring, why, is_dropped));
+        entry.left = Some(remains);
         if watched {
             self.lane.unwatch(Tag::Kick { slot });
         }
@@ -162,29 +157,27 @@ impl<R: Ring> Worker<R> {
     /// they must never be dropped.
     pub(crate) fn abandon(mut self, mail: VecDeque<Mail<R>>, why: &Panic) {
         for entry in self.slots.iter_mut().flatten() {
-            let owed = entry.is_owed();
-            if let Some(fallen) = &mut entry.fallen {
-                tell(&mut **fallen, why, false);
+            if let Some(left) = &entry.left {
+                left.stay(|ring, is_dropped| tell(ring, why, is_dropped));
             }
+            let is_owed = entry.is_owed();
             match &mut entry.here {
                 Some(here) => {
                     here.detach = None;
                     tell(&mut *here.ring, why, false);
                 }
-                // Its ring has moved on, and waits on another worker for what nobody will bring it.
-                None if owed && entry.fallen.is_none() => {
-                    self.directory.forward(entry.id, RingMail::Lose(why.clone()));
-                }
+                // Its ring has moved on, and waits on another worker for what nobody will bring it; or it has fallen, and has gone.
+                None if is_owed => self.directory.forward(entry.id, RingMail::Lose(why.clone())),
                 None => {}
             }
         }
         let unread = std::mem::take(&mut self.mail);
         for message in unread.into_iter().chain(mail) {
             match message {
-                Mail::Adopt { mut ring, .. } => {
-                    tell(&mut *ring, why, false);
+                Mail::Adopt { mut arrival, .. } => {
+                    tell(&mut *arrival.ring, why, false);
                     // What it started elsewhere may still be under way.
-                    std::mem::forget(ring);
+                    std::mem::forget(arrival);
                 }
                 // Of a ring that has moved on meanwhile, and may wait for just this; it goes nowhere if the ring is lost.
                 Mail::Ring(id, mail) => self.directory.forward(id, mail),

@@ -101,6 +101,35 @@ fn whoever_waits_for_a_ring_that_panics_learns_of_it() {
 }
 
 #[test]
+fn a_ring_that_had_moved_is_let_go_when_all_its_workers_have_ended_what_it_began() {
+    let engine = engine(2, Poll::Off);
+    let back = Back::new();
+    for far in [true, false] {
+        let (id, front) = attach(&engine, &back, 0);
+        let begin = |work, at| {
+            front.submit(work);
+            eventually("taken", || engine.with_ring(id, |ring, _| ring.in_flight()).unwrap() == at);
+        };
+        begin(Work::Timer(if far { 3_600_000_000 } else { 50_000 }), 1);
+        engine.attach_to(id, 1).unwrap();
+        begin(Work::Timer(100_000), 2);
+        engine.attach_to(id, 0).unwrap();
+        front.submit(Work::Panic);
+        eventually("told", || front.lost().is_some());
+        if far {
+            // That on the other worker ends meanwhile.
+            let (_, other) = attach(&engine, &back, 1);
+            other.submit(Work::Timer(200_000));
+            other.wait_all();
+            assert_eq!(Arc::strong_count(&front), 2, "something is under way for it");
+        } else {
+            eventually("nothing is under way for it", || Arc::strong_count(&front) == 1);
+        }
+    }
+    std::mem::forget(engine);
+}
+
+#[test]
 fn a_ring_that_waits_for_a_dead_worker_is_lost_where_it_is() {
     let engine = engine(2, Poll::Off);
     let back = Back::new();
