@@ -75,7 +75,7 @@ pub use ids::{Handle, Node, ROOT};
 pub use ioctl::FsXattr;
 pub use lock::{Lock, LockKind, Wait};
 pub use migration::{LetGo, LoadError, Loaded, NotTaken, SaveError, Saved};
-pub use operations::{DAX_MARK, FEW_OWNERS, Whence};
+pub use operations::{DAX_MARK, FEW_OWNERS, FileToMap, InShare, Whence};
 pub use options::{FileHandles, Migration, MigrationMode, MigrationOnError, Options, Source};
 pub use patience::without_waiting;
 pub use security::Security;

@@ -126,6 +126,12 @@ impl BackendChannel {
         }
     }
 
+    /// Whether requests with files are sent and answered: the frontend has a channel, and has agreed to that.
+    pub fn takes_files(&self) -> bool {
+        let queue = self.lock();
+        queue.wake.is_some() && queue.acked.reply_ack() && queue.acked.backend_send_fd()
+    }
+
     fn queue(&self, request: Request) -> Result<(), (NoAnswer, Request)> {
         let mut queue = self.lock();
         let Some(wake) = queue.wake.clone() else {

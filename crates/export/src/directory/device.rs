@@ -185,9 +185,6 @@ impl Device for Directory {
     }
 
     fn ring(&self, _index: u16, start: RingStart, label: Label) -> Result<Ring, Broken> {
-        if let Some(window) = self.service.window() {
-            window.ring_started();
-        }
         let ring = DirectoryRing::new(start, self.service.clone(), self.executing.executor(), label)?;
         Ok(Ring::new(ring))
     }

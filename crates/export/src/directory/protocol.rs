@@ -50,6 +50,9 @@ impl Protocol for Service {
         match request {
             // A guest waits for these before it asks for anything else. To forget much takes its time.
             Request::Init(_) | Request::Destroy if self.knows_much() => Call::Long,
+            Request::SetupMapping(_) | Request::RemoveMapping(_) | Request::Destroy if self.maps(asked.dialect) => {
+                Call::Wait
+            }
             // What ends or begins things must not be overtaken by what it ends, and costs no time.
             Request::Init(_)
             | Request::Destroy
@@ -57,7 +60,6 @@ impl Protocol for Service {
             | Request::BatchForget(_)
             | Request::Interrupt { .. } => Call::Immediate,
             Request::SetLkw(_) => Call::Wait,
-            Request::SetupMapping(_) | Request::RemoveMapping(_) if self.maps(asked.dialect) => Call::Wait,
             Request::Fsync(_) => Call::Sync,
             Request::Read(_) => Call::Transfer(Direction::Read),
             Request::Write(_) => Call::Transfer(Direction::Write),

@@ -34,5 +34,5 @@ mod weight;
 mod xattr;
 
 pub use data::Whence;
-pub use dax::DAX_MARK;
+pub use dax::{DAX_MARK, FileToMap, InShare};
 pub use locking::FEW_OWNERS;

@@ -8,7 +8,13 @@ use device::fs::{Dialect, InHeader, Offer, Request, attr_flag, flags};
 use passthrough::{Attributes, Tree};
 use rustix::io::Errno;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 use values::DaxWhen;
+
+/// How long the end of a session waits for the frontend, whose answers the session's thread receives, which may wait for that end because
+/// a ring is to stop.
+const END_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Service {
     /// Whether requests of this session about the window are to be obeyed.
@@ -23,7 +29,15 @@ impl Service {
 
     /// What a guest is told of the window when it mounts.
     pub(in crate::directory) fn offer_dax(&self, offer: &mut Offer) {
-        if let (Some(dax), Some(_)) = (self.policy().dax, self.shown_window()) {
+        if let (Some(dax), Some(window)) = (self.policy().dax, self.shown_window()) {
+            if !window.can_map() {
+                let missing = "an open channel for requests, REPLY_ACK or BACKEND_SEND_FD";
+                tracing::warn!(
+                    missing,
+                    "the frontend has a window and cannot map files there: the guest is offered none"
+                );
+                return;
+            }
             offer.wants |= flags::MAP_ALIGNMENT;
             offer.map_alignment = SLOT_SHIFT;
             if dax.when != DaxWhen::Never {
@@ -44,7 +58,16 @@ impl Service {
         if Tree::comes_in_pieces(attributes, SLOT_BYTES) && is_asked() && wants() { attr_flag::DAX } else { 0 }
     }
 
-    /// SETUPMAPPING and REMOVEMAPPING: `done` is told once, perhaps before this returns.
+    /// The end of a session that has much to let go of, for a caller with time: waits until the frontend has taken out all.
+    pub(in crate::directory) fn wait_until_window_is_empty(&self) {
+        if let Some(window) = self.shown_window() {
+            let (done, ended) = channel();
+            window.when_idle(Box::new(move |_| done.send(()).unwrap_or_default()));
+            let _ = ended.recv_timeout(END_PATIENCE);
+        }
+    }
+
+    /// SETUPMAPPING and REMOVEMAPPING, and DESTROY: `done` is told once, perhaps before this returns.
     pub(in crate::directory) fn wait_for_window(
         &self,
         header: &InHeader,
@@ -67,6 +90,11 @@ impl Service {
                 window.map((setup.window_offset, part, setup.len), open, done)
             }
             Request::RemoveMapping(parts) => window.unmap(parts.iter(), done),
+            // The guest's machine may be stopped as soon as it hears of that, and QEMU ends when it is told something then.
+            Request::Destroy => {
+                self.end_session();
+                window.when_idle(done)
+            }
             _ => {
                 done(Err(Errno::INVAL));
                 return None;

@@ -94,7 +94,7 @@ impl Table {
     /// `EINVAL` for a range that does not consist of slots.
     pub(crate) fn slots(&self, window_offset: u64, len: u64) -> Result<std::ops::Range<Slot>, Errno> {
         if len == u64::MAX {
-            return Ok(0..self.slots.len() as Slot);
+            return Ok(self.all());
         }
         let end = window_offset.checked_add(len).ok_or(Errno::INVAL)?;
         let fits = len > 0 && window_offset.is_multiple_of(SLOT_BYTES) && len.is_multiple_of(SLOT_BYTES);
@@ -117,7 +117,7 @@ impl Table {
         before.into_iter().chain([Order::Map { slot, part, number }])
     }
 
-    /// Takes out what a slot has.
+    /// Takes out what a slot has, or may have.
     pub(crate) fn unmap(&mut self, slot: Slot) -> Option<Order> {
         let state = self.slots[usize::from(slot)];
         if state.part.is_none() && !state.unsure {
@@ -131,6 +131,11 @@ impl Table {
         self.next += 1;
         self.slots[usize::from(slot)] = State { part, number, pending: true, unsure: false };
         number
+    }
+
+    /// All slots.
+    pub(crate) fn all(&self) -> std::ops::Range<Slot> {
+        0..self.slots.len() as Slot
     }
 
     /// The slots with parts of files that are not wanted any more.

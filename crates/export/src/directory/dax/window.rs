@@ -5,9 +5,9 @@
 
 use super::table::{Answer, Order, Part, SLOT_BYTES, Slot, Table};
 use crate::calls::Cancel;
+use passthrough::FileToMap;
 use rustix::io::Errno;
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use vhost_user::{BackendChannel, NoAnswer, SharedMap};
@@ -77,7 +77,7 @@ impl Cancel for Waiting {
 /// An order, and what it needs.
 struct Told {
     order: Order,
-    file: Option<OwnedFd>,
+    file: Option<FileToMap>,
     waiting: Option<Arc<Waiting>>,
 }
 
@@ -86,13 +86,13 @@ struct State {
     channel: BackendChannel,
     /// The frontend has asked for the window: it knows what to do with orders.
     is_shown: bool,
-    /// Rings have started since the last INIT.
-    has_restarted: bool,
     queue: VecDeque<Told>,
     /// Orders that the frontend has.
     asked: usize,
     /// Somebody passes orders on.
     is_passing: bool,
+    /// Who waits until the frontend has done all.
+    until_idle: Vec<Arc<Waiting>>,
 }
 
 /// The DAX window of a directory.
@@ -107,10 +107,10 @@ impl Window {
             table: Table::new(bytes),
             channel: BackendChannel::default(),
             is_shown: false,
-            has_restarted: false,
             queue: VecDeque::new(),
             asked: 0,
             is_passing: false,
+            until_idle: Vec::new(),
         };
         Arc::new(Window { bytes, state: Mutex::new(state) })
     }
@@ -140,44 +140,43 @@ impl Window {
         self.lock().is_shown
     }
 
+    /// Whether it has agreed to all that mapping takes.
+    pub(crate) fn can_map(&self) -> bool {
+        self.lock().channel.takes_files()
+    }
+
     /// How many slots of the window are in use.
     pub(crate) fn mapped(&self) -> usize {
         self.lock().table.mapped()
     }
 
-    /// A ring starts: its driver may be another one, whose device was reset.
-    pub(crate) fn ring_started(&self) {
-        self.lock().has_restarted = true;
-    }
-
-    /// A guest mounts. With a device that was reset before, the frontend has taken out what there was (vhost-user,
-    /// "VHOST_USER_BACKEND_SHMEM_MAP"), and would refuse to do so once more.
-    pub(crate) fn begin(self: &Arc<Self>) {
-        let has_restarted = std::mem::take(&mut self.lock().has_restarted);
-        if has_restarted { self.forget() } else { self.clear() }
-    }
-
     /// The frontend has nothing mapped any more, or is gone.
     pub(crate) fn forget(&self) {
-        let queue = {
+        let (queue, idle) = {
             let mut state = self.lock();
             state.table.forget();
-            std::mem::take(&mut state.queue)
+            (std::mem::take(&mut state.queue), std::mem::take(&mut state.until_idle))
         };
         // What is under way is answered, or the channel ends.
         queue.into_iter().filter_map(|told| told.waiting).for_each(|waiting| waiting.answered(Err(Errno::IO)));
+        idle.into_iter().for_each(|waiting| waiting.answered(Ok(())));
     }
 
-    /// Takes everything out.
+    /// Takes everything out, and what the frontend may have left. A device that was reset has nothing any more (vhost-user,
+    /// "VHOST_USER_BACKEND_SHMEM_MAP"), and one whose rings were only stopped has: the frontend says of a slot where there is
+    /// nothing that it cannot take that out, which is just as well.
     pub(crate) fn clear(self: &Arc<Self>) {
-        self.unmap_where(|_| true);
+        self.unmap_slots(|table| table.all().collect());
     }
 
     /// Takes out what is of nodes that this says of, without anybody who waits for that.
     pub(crate) fn unmap_where(self: &Arc<Self>, is_unwanted: impl Fn(u64) -> bool) {
+        self.unmap_slots(|table| table.of(|part| is_unwanted(part.node)));
+    }
+
+    fn unmap_slots(self: &Arc<Self>, which: impl FnOnce(&Table) -> Vec<Slot>) {
         let mut state = self.lock();
-        let slots = state.table.of(|part| is_unwanted(part.node));
-        for slot in slots {
+        for slot in which(&state.table) {
             if let Some(order) = state.table.unmap(slot) {
                 state.queue.push_back(Told { order, file: None, waiting: None });
             }
@@ -186,12 +185,31 @@ impl Window {
         self.pass_on();
     }
 
+    /// Waits until the frontend has ended all that it was told. `done` may be called before this returns.
+    pub(crate) fn when_idle(&self, done: Done) -> Arc<Waiting> {
+        let waiting = Waiting::new(1, done);
+        self.lock().until_idle.push(Arc::clone(&waiting));
+        self.tell_idle();
+        waiting
+    }
+
+    /// Tells those who wait for that when the frontend has nothing to do, and has ended what it has answered.
+    fn tell_idle(&self) {
+        let mut state = self.lock();
+        if !state.queue.is_empty() || state.asked > 0 || state.until_idle.is_empty() {
+            return;
+        }
+        let (channel, waiting) = (state.channel.clone(), std::mem::take(&mut state.until_idle));
+        drop(state);
+        channel.settle(PATIENCE, move |_| waiting.into_iter().for_each(|waiting| waiting.answered(Ok(()))));
+    }
+
     /// Maps a part of a file: `len` bytes at `window_offset`. `open` opens it, if that is necessary. `done` may be called before this
     /// returns.
     pub(crate) fn map(
         self: &Arc<Self>,
         (window_offset, part, len): (u64, Part, u64),
-        open: impl FnOnce() -> Result<OwnedFd, Errno>,
+        open: impl FnOnce() -> Result<FileToMap, Errno>,
         done: Done,
     ) -> Arc<Waiting> {
         let file = self.may_map(window_offset, part, len).and_then(|slot| match slot {
@@ -263,12 +281,17 @@ impl Window {
             match (order, file) {
                 (Order::Map { slot, part, .. }, Some(file)) => {
                     let settling = channel.clone();
-                    channel.map(place(slot, part.offset), file, PATIENCE, move |answer| match answer {
-                        // A guest that were told now would look too early.
-                        Ok(0) => settling.settle(PATIENCE, move |settled| {
-                            window.answered(order, waiting, settled.map(|_| 0));
-                        }),
-                        answer => window.answered(order, waiting, answer),
+                    let (file, share) = file.into_parts();
+                    channel.map(place(slot, part.offset), file, PATIENCE, move |answer| {
+                        // The descriptor is closed by now.
+                        drop(share);
+                        match answer {
+                            // A guest that were told now would look too early.
+                            Ok(0) => settling.settle(PATIENCE, move |settled| {
+                                window.answered(order, waiting, settled.map(|_| 0));
+                            }),
+                            answer => window.answered(order, waiting, answer),
+                        }
                     });
                 }
                 (Order::Map { .. }, None) => window.answered(order, waiting, Err(NoAnswer::Closed)),
@@ -298,6 +321,7 @@ impl Window {
             let is_out = matches!(order, Order::Unmap { .. }) && came == Answer::Refused;
             waiting.answered(if came == Answer::Done || is_out { Ok(()) } else { Err(Errno::IO) });
         }
+        self.tell_idle();
         self.pass_on();
     }
 }

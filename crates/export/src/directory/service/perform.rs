@@ -181,6 +181,7 @@ impl Service {
             }
             Request::Destroy => {
                 self.end_session();
+                self.wait_until_window_is_empty();
                 Ok(Answer::Reply)
             }
             // Files and directories are always ready (poll(2)); a guest that hears ENOSYS knows and never asks again.

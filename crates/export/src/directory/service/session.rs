@@ -73,9 +73,6 @@ impl Service {
 
     /// A guest mounts. What an earlier one knew of is forgotten: it is gone, or was reset without saying so.
     pub(super) fn init(&self, init: &Init, reply: &mut Vec<u8>) -> Outcome {
-        if let Some(window) = &self.window {
-            window.begin();
-        }
         self.end_session();
         self.refuse_without(init)?;
         let agreement = device::fs::negotiate(init, &self.offer(), reply).map_err(|refused| {

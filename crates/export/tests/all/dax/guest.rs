@@ -61,11 +61,18 @@ pub(crate) struct Guest {
 impl Guest {
     /// Connects, and starts both rings. With `asks`, the frontend asks for the window, as QEMU does before that.
     pub(crate) fn connect(socket: &Path, asks: bool) -> (Guest, Frontend) {
+        Guest::connect_with(socket, asks, true)
+    }
+
+    /// The same, of a frontend that opens a channel or does not.
+    pub(crate) fn connect_with(socket: &Path, asks: bool, opens: bool) -> (Guest, Frontend) {
         let memory = Arc::new(Memory::new(0, 2 * RING_BYTES).unwrap());
         let mut session = Session::negotiate(UnixStream::connect(socket).unwrap(), Ok, Ok).unwrap();
         let (near, far) = UnixStream::pair().unwrap();
         far.set_read_timeout(Some(PATIENCE)).unwrap();
-        session.link().set_backend_request_fd(&near).unwrap();
+        if opens {
+            session.link().set_backend_request_fd(&near).unwrap();
+        }
         if asks {
             let config = session.link().get_shmem_config().unwrap();
             assert_eq!((config.nregions, config.memory_sizes[1]), (1, 0));

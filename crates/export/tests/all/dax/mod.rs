@@ -88,6 +88,11 @@ fn the_window_is_used_once_the_frontend_has_asked_for_it() {
     assert_eq!(guest.wait(sent), Err(libc::ENOSYS));
     assert!(frontend.is_idle());
     drop((guest, frontend));
+    // One that has it and could not be told what to map there.
+    let (mut guest, frontend) = Guest::connect_with(&server.files.path().join("fs.sock"), true, false);
+    assert_eq!(guest.mount().0 & (MAP_ALIGNMENT | HAS_INODE_DAX), 0);
+    assert_eq!(guest.look_up("file").1, 0);
+    drop((guest, frontend));
     let (mut guest, _frontend) = server.connect(true);
     let (granted, alignment) = guest.mount();
     assert_eq!((granted & (MAP_ALIGNMENT | HAS_INODE_DAX), alignment), (MAP_ALIGNMENT | HAS_INODE_DAX, 21));
@@ -170,16 +175,31 @@ fn what_a_guest_gives_up_is_taken_out() {
     assert_eq!([(); 4].map(|()| frontend.unmap() / SLOT_BYTES), [0, 1, 2, 3]);
 
     fill(&mut guest, &mut frontend);
-    guest.call(opcode::DESTROY, 0, &[]).unwrap();
-    assert_eq!([(); 4].map(|()| frontend.unmap() / SLOT_BYTES), [0, 1, 2, 3]);
+    let sent = guest.send(opcode::DESTROY, 0, &[]);
+    assert_eq!([(); 3].map(|()| frontend.unmap() / SLOT_BYTES), [0, 1, 2]);
+    // Its machine may end with the answer.
+    std::thread::sleep(guest::A_WHILE);
+    assert!(!guest.is_answered(sent));
+    assert_eq!(frontend.unmap() / SLOT_BYTES, 3);
+    let settle = frontend.next();
+    assert!(matches!(settle, Asked::Settle));
+    assert!(!guest.is_answered(sent));
+    frontend.answer(&settle, 1);
+    assert_eq!(guest.wait(sent), Ok(vec![]));
 
-    // A driver that comes after a reset, with which the frontend has taken out everything.
+    // A driver that comes after a reset, with which the frontend has taken out everything, or after a stop, with which it has not.
     guest.mount();
     fill(&mut guest, &mut frontend);
-    guest.restart();
-    guest.mount();
-    assert!(frontend.is_idle() && server.mapped() == 0);
-    fill(&mut guest, &mut frontend);
+    for is_reset in [true, false] {
+        guest.restart();
+        guest.mount();
+        for slot in 0..4 {
+            let asked = frontend.next();
+            assert!(matches!(asked, Asked::Unmap { at, .. } if at == slot * SLOT_BYTES), "{asked:?}");
+            frontend.answer(&asked, u64::from(is_reset));
+        }
+        fill(&mut guest, &mut frontend);
+    }
     // And one that only says so.
     guest.mount();
     assert_eq!([(); 4].map(|()| frontend.unmap() / SLOT_BYTES), [0, 1, 2, 3]);
@@ -323,4 +343,30 @@ fn a_mapped_file_can_be_cut() {
     let sent = guest.map(node, SLOT_BYTES, SLOT_BYTES, SLOT_BYTES);
     assert_eq!(guest.wait(sent), Err(libc::EIO));
     assert!(frontend.is_idle());
+}
+
+/// The guest unmounts while its machine is about to stop: what the frontend was told stays said.
+#[test]
+fn what_was_to_be_taken_out_is_not_forgotten_when_rings_stop() {
+    let server = Server::new(DaxWhen::Always);
+    let (mut guest, mut frontend) = server.mounted();
+    let (node, _) = guest.look_up("file");
+    for slot in 0..4 {
+        let sent = guest.map(node, slot * SLOT_BYTES, SLOT_BYTES, slot * SLOT_BYTES);
+        frontend.map();
+        guest.wait(sent).unwrap();
+    }
+    let sent = guest.send(opcode::DESTROY, 0, &[]);
+    assert_eq!(frontend.unmap(), 0);
+    guest.stop();
+    assert_eq!(guest.wait(sent), Err(libc::EINTR));
+    guest.restart();
+    guest.mount();
+    assert_eq!([(); 3].map(|()| frontend.unmap() / SLOT_BYTES), [1, 2, 3]);
+    let settle = frontend.next();
+    frontend.answer(&settle, 1);
+    let (node, _) = guest.look_up("file");
+    let sent = guest.map(node, 0, SLOT_BYTES, 0);
+    assert_eq!(frontend.map(), (0, 0));
+    assert_eq!((guest.wait(sent), server.mapped()), (Ok(vec![]), 1));
 }

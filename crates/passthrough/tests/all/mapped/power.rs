@@ -1,7 +1,7 @@
 //! What a daemon may do, and what it needs.
 
 use crate::common::is_root;
-use crate::mapped::{RDWR, SOMEBODY, credentials, mapped_file, mapped_xattr};
+use crate::mapped::{RDWR, SOMEBODY, credentials, everywhere, mapped_file, mapped_xattr};
 use passthrough::{Caller, Change, FileHandles, OpenError, Options, ROOT, Security, Source, Tree};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
@@ -89,4 +89,20 @@ fn a_directory_that_cannot_keep_records_is_refused() {
     let proc = || Source::Path("/proc/self/fdinfo".into());
     assert!(matches!(Tree::new(proc(), mapped_xattr()), Err(OpenError::MappedXattr { .. })));
     assert!(Tree::new(proc(), mapped_file()).is_ok());
+}
+
+/// The bit is the client's, and the host's file has none.
+#[test]
+fn a_file_with_a_set_id_bit_is_not_mapped() {
+    let len = 1 << 21;
+    everywhere(|at| {
+        let (file, opened) = at.tree.create(SOMEBODY, ROOT, c"file", RDWR, 0o755, 0, false, None).unwrap();
+        at.tree.release(opened.handle, None);
+        let set = |change| at.tree.set_attributes(file.node, None, &change).unwrap();
+        set(Change { size: Some(len), ..Change::default() });
+        for (mode, expected) in [(0o755, Ok(())), (0o4755, Err(Errno::NODEV)), (0o2755, Err(Errno::NODEV))] {
+            set(Change { mode: Some(mode), ..Change::default() });
+            assert_eq!(at.tree.open_to_map(file.node, 0, len).map(drop), expected, "{mode:o}");
+        }
+    });
 }

@@ -5,7 +5,7 @@ use crate::operations::{RDWR, xattr};
 use passthrough::{Caller, Change, Lock, LockKind, Options, ROOT, Security, SecurityContext, Whence};
 use rustix::io::Errno;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 /// A value of the right form: `CAP_NET_RAW`, permitted and effective.
 const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -58,6 +58,37 @@ fn a_mapped_capability_goes_as_the_kernels_own_would() {
             set(Change { mode: Some(0o755), ..Change::default() });
             at.tree.sync_file(handle, false).unwrap();
             assert!(has());
+        });
+    }
+}
+
+/// Nobody is told of what is written to a mapping.
+#[test]
+fn a_file_with_powers_is_not_mapped() {
+    let len = 1 << 21;
+    let renamed = Options { xattr_map: ":map::user.virtiofs.:".parse().unwrap(), ..xattr() };
+    for options in [Options::default(), xattr(), renamed] {
+        everywhere(&options, |at| {
+            let file = at.path("file");
+            fs::File::create(&file).unwrap().set_len(len).unwrap();
+            let node = at.node("file");
+            let is_mapped = || {
+                let opened = at.tree.open_to_map(node, 0, len);
+                assert_eq!(at.tree.can_be_mapped(node, false), opened.is_ok());
+                opened.map(drop)
+            };
+            assert_eq!(is_mapped(), Ok(()));
+            if is_root() {
+                // The host's, whatever the client calls it.
+                let name = c"security.capability";
+                rustix::fs::setxattr(&file, name, &CAPABILITY, rustix::fs::XattrFlags::empty()).unwrap();
+                assert_eq!(is_mapped(), Err(Errno::NODEV));
+                rustix::fs::removexattr(&file, name).unwrap();
+            }
+            for (mode, expected) in [(0o4755, Err(Errno::NODEV)), (0o2755, Err(Errno::NODEV)), (0o755, Ok(()))] {
+                fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+                assert_eq!(at.tree.open_to_map(node, 0, len).map(drop), expected, "{mode:o}");
+            }
         });
     }
 }
