@@ -9,6 +9,7 @@
 //! | `options`, `spec` | what may be chosen, and how an image is written in one word |
 //! | `open` | from a description to an open image |
 //! | `guard`, `owner` | who may write: the exclusive lock, and what its owner has written down |
+//! | `live` | what others make of an image that is served: another size, or nothing |
 //! | `served`, `budget` | the storage, and how much of requests librbd may keep |
 //! | `error` | what can be wrong, in words that name the fix |
 
@@ -19,6 +20,7 @@ mod budget;
 mod error;
 mod ffi;
 mod guard;
+mod live;
 mod open;
 mod options;
 mod owner;

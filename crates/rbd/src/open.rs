@@ -1,12 +1,13 @@
 //! From a description to an open image.
 
 use crate::error::RbdError;
-use crate::ffi::{Cluster, Errno, Image, Library, Pool};
+use crate::ffi::{Cluster, Errno, Image, Library, Opening, Pool};
 use crate::guard;
 use crate::options::RbdOptions;
 use crate::spec::Spec;
 use std::fs::File;
 use std::path::PathBuf;
+use std::sync::Arc;
 use storage::Kind as _;
 
 /// How long a monitor may take to answer when an image is opened.
@@ -43,6 +44,9 @@ pub(crate) struct OpenImage {
     pub(crate) image: Image,
     pub(crate) bytes: u64,
     pub(crate) object_bytes: u64,
+    pub(crate) opening: Opening,
+    /// Of the snapshot that is served.
+    pub(crate) snapshot_id: Option<u64>,
     /// Bytes that a discard must have to give space back.
     pub(crate) discard_bytes: u32,
     /// librbd has a cache of its own in front of the image, which is flushed behind a durable write.
@@ -96,16 +100,8 @@ pub(crate) fn open(options: &RbdOptions, is_wanted: &dyn Fn() -> bool) -> Result
     let spec = options.spec();
     let pool = pool(options)?;
     let read_only = options.read_only();
-    let image = match Image::open(pool, &options.image, read_only) {
-        Ok(image) => image,
-        Err((errno, _pool)) => return Err(not_open(options, errno)),
-    };
-    if let Some(snapshot) = &options.snapshot {
-        image.set_snapshot(snapshot).map_err(|errno| match errno {
-            Errno(libc::ENOENT) => RbdError::NoSnapshot(spec.to_string()),
-            errno => RbdError::failed(&spec, "open its snapshot")(errno),
-        })?;
-    }
+    let (image, opening) = image(&pool, options)?;
+    let snapshot_id = options.snapshot.as_ref().map(|name| look_at(&image, name, &spec)).transpose()?;
     let setting = |name| image.setting(name).map_err(RbdError::failed(&spec, "read its configuration"));
     let is = |value: Option<String>, word: &str| value.is_some_and(|value| value == word);
     if !read_only && is(setting("rbd_disable_zero_copy_writes")?, "false") {
@@ -132,6 +128,8 @@ pub(crate) fn open(options: &RbdOptions, is_wanted: &dyn Fn() -> bool) -> Result
         Ok(stat) if stat.bytes >= 512 => Ok(OpenImage {
             bytes: stat.bytes,
             object_bytes: stat.object_bytes,
+            opening,
+            snapshot_id,
             discard_bytes: discard_bytes.filter(|bytes: &u32| bytes.is_multiple_of(512) && *bytes > 0).unwrap_or(512),
             cached,
             image,
@@ -148,7 +146,30 @@ pub(crate) fn open(options: &RbdOptions, is_wanted: &dyn Fn() -> bool) -> Result
     }
 }
 
-fn pool(options: &RbdOptions) -> Result<Pool, RbdError> {
+/// The image, with a watch where the user's rights allow one: who may read only may have none.
+fn image(pool: &Arc<Pool>, options: &RbdOptions) -> Result<(Image, Opening), RbdError> {
+    let open = |opening| Image::open(pool, &options.image, opening).map(|image| (image, opening));
+    let opened = match open(Opening::Watched) {
+        Err(Errno(libc::EPERM | libc::EACCES)) if options.read_only() => open(Opening::Unwatched),
+        opened => opened,
+    };
+    opened.map_err(|errno| not_open(options, errno))
+}
+
+/// Looks at a snapshot from now on. Its id.
+fn look_at(image: &Image, name: &str, spec: &Spec) -> Result<u64, RbdError> {
+    let none = || RbdError::NoSnapshot(spec.to_string());
+    // Before it is looked at: one of this name that comes in its place between the two is not taken for it.
+    let snapshots = image.snapshots().map_err(RbdError::failed(spec, "list its snapshots"))?;
+    let snapshot = snapshots.iter().find(|snapshot| snapshot.name == name).ok_or_else(none)?;
+    image.set_snapshot(name).map_err(|errno| match errno {
+        Errno(libc::ENOENT) => none(),
+        errno => RbdError::failed(spec, "open its snapshot")(errno),
+    })?;
+    Ok(snapshot.id)
+}
+
+fn pool(options: &RbdOptions) -> Result<Arc<Pool>, RbdError> {
     let cluster = client(Library::get()?, options)?;
     cluster.connect().map_err(|errno| not_connected(options, &cluster, errno))?;
     let namespace = options.namespace.as_deref();
@@ -168,7 +189,7 @@ fn pool(options: &RbdOptions) -> Result<Pool, RbdError> {
             Err(errno) => return Err(RbdError::failed(&options.spec(), "look for its namespace")(errno)),
         }
     }
-    Ok(pool)
+    Ok(Arc::new(pool))
 }
 
 fn not_connected(options: &RbdOptions, cluster: &Cluster, errno: Errno) -> RbdError {

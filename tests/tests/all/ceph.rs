@@ -344,6 +344,78 @@ fn a_snapshot_stays_as_it_was_and_is_not_written() -> Result<()> {
 }
 
 #[test]
+fn what_is_removed_or_made_smaller_under_a_reader_is_an_error_and_never_zeroes() -> Result<()> {
+    let mut place = Place::new()?;
+    place.cluster.run(
+        "rbd create --size 16M small; rbd create --size 16M gone\n\
+         ceph auth get-or-create client.reader mon 'profile rbd' osd 'profile rbd-read-only' >>keyring",
+    )?;
+    let daemon = place.serve("")?;
+    let (frontend, mut ring) = place.connect()?;
+    let last = (8 << 20) / u64::from(BLOCK);
+    ensure!(write(&mut ring, 1, 1) == OK && write(&mut ring, last, 1) == OK);
+    place.cluster.run("rbd snap create --no-progress disk@then; rbd snap create --no-progress disk@kept")?;
+    // Whom the cluster tells of changes, and who has no right to be told.
+    let reader = |name: &str, image: &str, snapshot: Option<&str>, user: &str| -> Result<(Frontend, Ring)> {
+        let socket = place.path(&format!("{name}.sock"));
+        let mut storage =
+            json!({ "kind": "rbd", "image": image, "user": user, "conf": place.conf(), "read_only": true });
+        if let Some(snapshot) = snapshot {
+            storage["snapshot"] = snapshot.into();
+        }
+        let export = json!({ "name": name, "socket": socket, "queues": 1, "storage": storage });
+        let _: Export = daemon.client().send(Method::POST, "/v1/exports", &export)?;
+        let mut frontend = Frontend::connect(&socket, 0)?;
+        let ring = frontend.ring(0, RING_SIZE)?;
+        Ok((frontend, ring))
+    };
+    let mut readers = Vec::new();
+    for (name, image, snapshot) in [("then", "disk", Some("then")), ("small", "small", None), ("gone", "gone", None)] {
+        readers.push((
+            reader(name, image, snapshot, "admin")?,
+            reader(&format!("{name}-untold"), image, snapshot, "reader")?,
+        ));
+    }
+    let (_kept_frontend, mut kept) = reader("kept", "disk", Some("kept"), "admin")?;
+    let asked =
+        |ring: &mut Ring, block: u64| ring.run(kind::IN, block * SECTORS_A_BLOCK, &[writable(READ_AT, BLOCK)]).0;
+    let block = |at: usize| if at == 0 { 1 } else { last };
+    for (at, (told, untold)) in readers.iter_mut().enumerate() {
+        ensure!(asked(&mut told.1, block(at)) == OK && asked(&mut untold.1, block(at)) == OK);
+    }
+    // What is served to somebody who is told cannot be removed,
+    let refused = place.cluster.run("rbd rm --no-progress gone 2>&1 || true")?;
+    ensure!(refused.contains("still has watchers"), "{refused}");
+    daemon.remove("gone", true)?;
+    place.cluster.run(
+        "rbd rm --no-progress gone; rbd snap rm --no-progress disk@then; rbd snap rename disk@kept disk@then\n\
+         rbd resize --no-progress --allow-shrink --size 1M small",
+    )?;
+    ensure!(write(&mut ring, 1, 2) == OK && write(&mut ring, last, 2) == OK);
+    // and what is removed is an error from then on: whoever is told knows before the one who has removed it.
+    let begin = Instant::now();
+    for (at, (told, _)) in readers.iter_mut().enumerate().take(2) {
+        ensure!(asked(&mut told.1, block(at)) != OK, "reader {at} reads what is not there");
+    }
+    for (at, (_, untold)) in readers.iter_mut().enumerate() {
+        eventually("an error", || Ok(asked(&mut untold.1, block(at)) != OK))?;
+    }
+    println!("who is not told has seen it after {:?}", begin.elapsed());
+    // A part that is still there is still read, and a snapshot of another name is the same.
+    ensure!(asked(&mut readers[1].0.1, 0) == OK && asked(&mut readers[1].1.1, 0) == OK);
+    ensure!(read(&mut kept, 1) == contents(1, 1) && read(&mut kept, last) == contents(last, 1));
+    let said = daemon.output();
+    for (image, what, times) in
+        [("disk@then", "a snapshot that is served was removed", 2), ("gone", "an image that is served was removed", 1)]
+    {
+        let lines = said.lines().filter(|line| line.contains(what) && line.contains(image)).count();
+        ensure!(lines == times, "{image}: {said}");
+    }
+    drop((ring, frontend));
+    daemon.stop()
+}
+
+#[test]
 fn a_killed_daemon_is_followed_at_once() -> Result<()> {
     let mut place = Place::new()?;
     for round in 0..3u8 {

@@ -50,6 +50,15 @@ pub(super) struct RawWatcher {
     pub(super) cookie: u64,
 }
 
+/// `rbd_snap_info_t`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct RawSnapshot {
+    pub(super) id: u64,
+    pub(super) size: u64,
+    pub(super) name: *const c_char,
+}
+
 /// `RBD_LOCK_MODE_EXCLUSIVE`
 pub(super) const LOCK_EXCLUSIVE: c_int = 0;
 /// `RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`
@@ -106,7 +115,11 @@ functions! {
         rbd_namespace_exists(RawPool, *const c_char, *mut bool) -> c_int;
         rbd_open(RawPool, *const c_char, *mut RawImage, *const c_char) -> c_int;
         rbd_open_read_only(RawPool, *const c_char, *mut RawImage, *const c_char) -> c_int;
+        rbd_open_by_id_read_only(RawPool, *const c_char, *mut RawImage, *const c_char) -> c_int;
+        rbd_get_id(RawImage, *mut c_char, usize) -> c_int;
         rbd_close(RawImage) -> c_int;
+        rbd_snap_list(RawImage, *mut RawSnapshot, *mut c_int) -> c_int;
+        rbd_snap_list_end(*mut RawSnapshot);
         rbd_snap_set(RawImage, *const c_char) -> c_int;
         rbd_stat(RawImage, *mut RawInfo, usize) -> c_int;
         rbd_get_size(RawImage, *mut u64) -> c_int;
