@@ -139,6 +139,30 @@ pub enum RbdError {
         /// How long it was waited for.
         seconds: u64,
     },
+    /// image: {spec}: an opening of this image still waits for its cluster: look at `ceph health`, and try again
+    Waiting {
+        /// The image.
+        spec: String,
+    },
+    /// image: {spec}: {count} openings of images still wait for their clusters, and no more are begun: look at `ceph health`, and try again
+    ManyWait {
+        /// The image.
+        spec: String,
+        /// How many.
+        count: usize,
+    },
+    /// image: {spec}: there is no room for a connection: {why}
+    NoRoom {
+        /// The image.
+        spec: String,
+        /// What is missing, and what gives it.
+        why: String,
+    },
+    /// image: {spec}: its opening has ended without an answer: the log says more of a thread `rbd-open`
+    Vanished {
+        /// The image.
+        spec: String,
+    },
     /// image: {spec}: there can be no thread to open it: {source}
     Thread {
         /// The image.
@@ -174,9 +198,14 @@ impl From<MissingLibrary> for RbdError {
 impl From<RbdError> for OpenError {
     fn from(error: RbdError) -> OpenError {
         match error {
-            RbdError::Silent { .. } | RbdError::Connect { .. } | RbdError::Late { .. } | RbdError::Thread { .. } => {
-                OpenError::Away(Box::new(error))
-            }
+            RbdError::Silent { .. }
+            | RbdError::Connect { .. }
+            | RbdError::Late { .. }
+            | RbdError::Waiting { .. }
+            | RbdError::ManyWait { .. }
+            | RbdError::NoRoom { .. }
+            | RbdError::Vanished { .. }
+            | RbdError::Thread { .. } => OpenError::Away(Box::new(error)),
             error => OpenError::Other(Box::new(error)),
         }
     }

@@ -8,6 +8,7 @@
 //! | `ffi` | librados and librbd: all that is unsafe |
 //! | `options`, `spec` | what may be chosen, and how an image is written in one word |
 //! | `open` | from a description to an open image |
+//! | `openings`, `room` | how many openings are under way, and whether another one has room |
 //! | `guard`, `owner` | who may write: the exclusive lock, and what its owner has written down |
 //! | `live` | what others make of an image that is served: another size, or nothing |
 //! | `served`, `budget` | the storage, and how much of requests librbd may keep |
@@ -22,8 +23,10 @@ mod ffi;
 mod guard;
 mod live;
 mod open;
+mod openings;
 mod options;
 mod owner;
+mod room;
 mod served;
 mod spec;
 

@@ -96,9 +96,9 @@ fn check_keyrings(options: &RbdOptions, keyrings: &[PathBuf]) -> Result<(), RbdE
 
 /// Connects, and opens the image, with its lock if it is to be written. Waits for the cluster: nobody's lock is taken when that has lasted
 /// so long that nobody wants the image any more.
-pub(crate) fn open(options: &RbdOptions, is_wanted: &dyn Fn() -> bool) -> Result<OpenImage, RbdError> {
+pub(crate) fn open(options: &RbdOptions, client: Cluster, is_wanted: &dyn Fn() -> bool) -> Result<OpenImage, RbdError> {
     let spec = options.spec();
-    let pool = pool(options)?;
+    let pool = pool(options, client)?;
     let read_only = options.read_only();
     let (image, opening) = image(&pool, options)?;
     let snapshot_id = options.snapshot.as_ref().map(|name| look_at(&image, name, &spec)).transpose()?;
@@ -169,8 +169,7 @@ fn look_at(image: &Image, name: &str, spec: &Spec) -> Result<u64, RbdError> {
     Ok(snapshot.id)
 }
 
-fn pool(options: &RbdOptions) -> Result<Arc<Pool>, RbdError> {
-    let cluster = client(Library::get()?, options)?;
+fn pool(options: &RbdOptions, cluster: Cluster) -> Result<Arc<Pool>, RbdError> {
     cluster.connect().map_err(|errno| not_connected(options, &cluster, errno))?;
     let namespace = options.namespace.as_deref();
     let pool = cluster.pool(&options.pool, namespace).map_err(|(errno, _cluster)| match errno {

@@ -2,16 +2,18 @@
 
 use crate::budget::Budget;
 use crate::error::RbdError;
-use crate::ffi::{Flight, Parked, Ready};
+use crate::ffi::{Cluster, Flight, Library, Parked, Ready};
 use crate::guard;
 use crate::live::{Live, Look};
-use crate::open::{OpenImage, open};
+use crate::open::{OpenImage, client, open};
+use crate::openings::{OPENINGS, Place};
 use crate::options::RbdOptions;
+use crate::room;
 use crate::spec::Spec;
 use engine::{Completion, Io, Token, Ways};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::Builder;
 use std::time::Duration;
 use storage::kit::{Jobs, ON_THE_SPOT_MAX, WORK, check_growth};
@@ -51,22 +53,39 @@ impl RbdStorage {
     /// # Errors
     /// One line that names the field and the fix.
     pub fn open(options: &RbdOptions) -> Result<RbdStorage, RbdError> {
+        let spec = || options.spec().to_string();
+        let client = client(Library::get()?, options)?;
+        let place = Place { monitors: client.setting("mon_host").unwrap_or_default(), spec: options.spec() };
+        let turn = OPENINGS.begin(place.clone())?;
+        room::look(OPENINGS.connecting()).map_err(|why| RbdError::NoRoom { spec: spec(), why })?;
         // Whoever has no rights on OSDs, and whoever comes while they are down, waits without end in librbd.
         let (tell, told) = channel();
         let (asked, wanted) = (options.clone(), Arc::new(()));
         let is_wanted = Arc::downgrade(&wanted);
-        let open = move || drop(tell.send(RbdStorage::open_here(&asked, &|| is_wanted.strong_count() > 0)));
-        let spec = || options.spec().to_string();
+        let open = move || {
+            let opened = RbdStorage::open_here(&asked, client, &|| is_wanted.strong_count() > 0);
+            if is_wanted.strong_count() == 0 {
+                // Closed at once, which waits for the cluster, too.
+                drop(opened);
+                return drop(turn);
+            }
+            // Before whoever waits is told, who may open it once more.
+            drop(turn);
+            drop(tell.send(opened));
+        };
         let started = Builder::new().name("rbd-open".to_owned()).spawn(open);
         started.map_err(|source| RbdError::Thread { spec: spec(), source })?;
-        // An image that is open when nobody waits for it any more is closed at once, there.
-        told.recv_timeout(OPEN_PATIENCE).unwrap_or_else(|_| {
-            Err(RbdError::Late { spec: spec(), user: options.user.clone(), seconds: OPEN_PATIENCE.as_secs() })
+        told.recv_timeout(OPEN_PATIENCE).unwrap_or_else(|error| match error {
+            RecvTimeoutError::Timeout => {
+                OPENINGS.give_up(&place);
+                Err(RbdError::Late { spec: spec(), user: options.user.clone(), seconds: OPEN_PATIENCE.as_secs() })
+            }
+            RecvTimeoutError::Disconnected => Err(RbdError::Vanished { spec: spec() }),
         })
     }
 
-    fn open_here(options: &RbdOptions, is_wanted: &dyn Fn() -> bool) -> Result<RbdStorage, RbdError> {
-        let opened = open(options, is_wanted)?;
+    fn open_here(options: &RbdOptions, client: Cluster, is_wanted: &dyn Fn() -> bool) -> Result<RbdStorage, RbdError> {
+        let opened = open(options, client, is_wanted)?;
         let OpenImage { object_bytes, discard_bytes, cached, .. } = opened;
         let (spec, read_only) = (options.spec(), options.read_only());
         WORK.prepare();

@@ -501,6 +501,38 @@ fn an_osd_that_is_gone_for_a_while_is_waited_for() -> Result<()> {
 }
 
 #[test]
+fn an_image_whose_cluster_is_away_is_opened_once_however_often_it_is_asked_for() -> Result<()> {
+    let mut place = Place::new()?;
+    let daemon = Daemon::serve("[sandbox]\nallow_rbd = true\n")?;
+    let disk =
+        |name: &str| json!({ "name": name, "storage": { "kind": "rbd", "image": "disk", "conf": place.conf() } });
+    let (first, again) = (disk("first"), disk("again"));
+    let threads = || -> Result<usize> { Ok(fs::read_dir(format!("/proc/{}/task", daemon.id()))?.count()) };
+    let mut osd = |signal: &str| {
+        place.cluster.run(&format!(
+            "for process in /proc/[0-9]*; do case $(cat $process/comm) in ceph-osd) kill -{signal} ${{process#/proc/}};; esac; done"
+        ))
+    };
+    osd("STOP")?;
+    thread::scope(|scope| {
+        let opening = scope.spawn(|| daemon.client().send::<Disk>(Method::POST, "/v1/disks", &first));
+        let before = threads()?;
+        eventually("a connection", || Ok(threads()? > before + 10))?;
+        let (begin, with_one) = (Instant::now(), threads()?);
+        for _ in 0..20 {
+            let error =
+                daemon.client().send::<Disk>(Method::POST, "/v1/disks", &again).expect_err("it waits").to_string();
+            ensure!(error.contains("rbd/disk: an opening of this image still waits for its cluster"), "{error}");
+        }
+        ensure!(begin.elapsed() < Duration::from_secs(10) && threads()? < with_one + 10, "{} threads", threads()?);
+        osd("CONT")?;
+        opening.join().expect("no panic")?;
+        Ok::<_, anyhow::Error>(())
+    })?;
+    daemon.stop()
+}
+
+#[test]
 fn what_is_wrong_is_said_in_one_line() -> Result<()> {
     let mut place = Place::new()?;
     place.cluster.run(

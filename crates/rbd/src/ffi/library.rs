@@ -71,6 +71,8 @@ pub(super) const FEATURE_EXCLUSIVE_LOCK: u64 = 1 << 2;
 pub(crate) enum MissingLibrary {
     /// storage `rbd` needs Ceph's library, which is not on this machine: `apt-get install librbd1` ({0})
     NotFound(String),
+    /// storage `rbd` needs Ceph's library, which cannot be loaded here: {0}; look at the daemon's limits (`LimitNOFILE=`, `LimitAS=`), and whether it may run code from there
+    Unloadable(String),
     /// storage `rbd` needs the library of Ceph 16 or newer, and this one has no `{0}`: `apt-get install librbd1` of a newer release
     TooOld(&'static str),
 }
@@ -169,7 +171,7 @@ impl Library {
             // SAFETY: what the libraries do when they are loaded is making tables of their own. They come from where the dynamic linker
             // looks for any library of this program.
             let shared = unsafe { Shared::open(Some(name), RTLD_NOW | RTLD_LOCAL) };
-            shared.map_err(|error| MissingLibrary::NotFound(reason(&error)))
+            shared.map_err(|error| missing(reason(&error)))
         });
         let (rados, rbd) = (rados?, rbd?);
         let library = Library::find(&rados, &rbd)?;
@@ -177,6 +179,13 @@ impl Library {
         std::mem::forget((rados, rbd));
         Ok(Box::leak(Box::new(library)))
     }
+}
+
+/// Why it is not there, by what the dynamic linker says (ld.so has no numbers for that).
+fn missing(reason: String) -> MissingLibrary {
+    // The others are of a package that was installed in part.
+    let is_absent = ["No such file", "file too short", "invalid ELF header"].iter().any(|words| reason.contains(words));
+    if is_absent { MissingLibrary::NotFound(reason) } else { MissingLibrary::Unloadable(reason) }
 }
 
 /// What the dynamic linker says, which names the library.
@@ -194,6 +203,15 @@ mod tests {
         let missing = Library::load("librados-of-nobody.so.2", RBD).err().unwrap().to_string();
         assert!(missing.contains("`apt-get install librbd1`"), "{missing}");
         assert!(missing.contains("librados-of-nobody.so.2") && !missing.contains('\n'), "{missing}");
+        // What is there and cannot be loaded is not to be installed.
+        let unloadable = Library::load("/", RBD).err().unwrap().to_string();
+        assert!(unloadable.contains("cannot be loaded here: /: ") && !unloadable.contains("apt-get"), "{unloadable}");
+        for words in [
+            "librbd.so.1: failed to map segment from shared object",
+            "librbd.so.1: cannot open shared object file: Too many open files",
+        ] {
+            assert!(matches!(super::missing(words.to_owned()), MissingLibrary::Unloadable(_)), "{words}");
+        }
         // A library that has none of these functions.
         let old = Library::load("libc.so.6", "libc.so.6").err().unwrap().to_string();
         assert!(old.contains("rados_create"), "{old}");
