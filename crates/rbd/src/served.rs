@@ -4,6 +4,7 @@ use crate::budget::Budget;
 use crate::error::RbdError;
 use crate::ffi::{Cluster, Flight, Library, Parked, Ready};
 use crate::guard;
+use crate::held::Held;
 use crate::live::{Live, Look};
 use crate::open::{OpenImage, client, open};
 use crate::openings::{OPENINGS, Place};
@@ -36,6 +37,8 @@ pub struct RbdStorage {
     object_bytes: u32,
     discard_bytes: u32,
     cached: bool,
+    /// That it may be written.
+    lock: Option<Held>,
     /// The last error that was told of, by its number: others of it are as many as requests.
     told: AtomicI32,
 }
@@ -85,7 +88,8 @@ impl RbdStorage {
     }
 
     fn open_here(options: &RbdOptions, client: Cluster, is_wanted: &dyn Fn() -> bool) -> Result<RbdStorage, RbdError> {
-        let opened = open(options, client, is_wanted)?;
+        let mut opened = open(options, client, is_wanted)?;
+        let lock = opened.lock.take();
         let OpenImage { object_bytes, discard_bytes, cached, .. } = opened;
         let (spec, read_only) = (options.spec(), options.read_only());
         WORK.prepare();
@@ -115,6 +119,7 @@ impl RbdStorage {
             object_bytes: u32::try_from(object_bytes).unwrap_or(0),
             discard_bytes,
             cached,
+            lock,
             told: AtomicI32::new(0),
         })
     }
@@ -262,8 +267,8 @@ impl Storage for RbdStorage {
 
 impl Drop for RbdStorage {
     fn drop(&mut self) {
-        if !self.read_only {
-            guard::give_up(&self.live.image, &self.spec);
+        if let Some(lock) = self.lock.take() {
+            guard::give_up(&self.live.image, &self.spec, lock);
         }
     }
 }

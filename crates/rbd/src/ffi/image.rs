@@ -1,7 +1,8 @@
 //! An open image: what it is, its size, its exclusive lock, its metadata.
 
 use super::library::{
-    FEATURE_EXCLUSIVE_LOCK, LOCK_EXCLUSIVE, Library, RawImage, RawInfo, RawSetting, RawSnapshot, RawWatcher,
+    FEATURE_EXCLUSIVE_LOCK, LOCK_EXCLUSIVE, Library, MIRRORED, RawImage, RawInfo, RawMirror, RawSetting, RawSnapshot,
+    RawWatcher,
 };
 use super::{Errno, Pool, answer, read, text};
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -195,6 +196,19 @@ impl Image {
     pub(crate) fn unlock(&self) -> Result<(), Errno> {
         // SAFETY: the image is open.
         answer(unsafe { (self.library.rbd_lock_release)(self.raw) }).map(drop)
+    }
+
+    /// Whether it is a mirror's copy that only the mirror writes; not where that cannot be told.
+    pub(crate) fn is_demoted(&self) -> bool {
+        let mut mirror = RawMirror { global_id: ptr::null_mut(), state: 0, primary: false };
+        let info = self.library.rbd_mirror_image_get_info;
+        // SAFETY: the image is open, and there is room for what is filled.
+        if answer(unsafe { info(self.raw, &raw mut mirror, mem::size_of::<RawMirror>()) }).is_err() {
+            return false;
+        }
+        // SAFETY: what librbd has filled goes back to it, once.
+        unsafe { (self.library.rbd_mirror_image_get_info_cleanup)(&raw mut mirror) };
+        mirror.state == MIRRORED && !mirror.primary
     }
 
     /// Who has the exclusive lock: the address of a client.

@@ -59,6 +59,16 @@ pub(super) struct RawSnapshot {
     pub(super) name: *const c_char,
 }
 
+/// `rbd_mirror_image_info_t`
+#[repr(C)]
+pub(super) struct RawMirror {
+    pub(super) global_id: *mut c_char,
+    pub(super) state: c_int,
+    pub(super) primary: bool,
+}
+
+/// `RBD_MIRROR_IMAGE_ENABLED`
+pub(super) const MIRRORED: c_int = 1;
 /// `RBD_LOCK_MODE_EXCLUSIVE`
 pub(super) const LOCK_EXCLUSIVE: c_int = 0;
 /// `RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`
@@ -136,6 +146,8 @@ functions! {
         rbd_lock_break(RawImage, c_int, *const c_char) -> c_int;
         rbd_watchers_list(RawImage, *mut RawWatcher, *mut usize) -> c_int;
         rbd_watchers_list_cleanup(*mut RawWatcher, usize);
+        rbd_mirror_image_get_info(RawImage, *mut RawMirror, usize) -> c_int;
+        rbd_mirror_image_get_info_cleanup(*mut RawMirror);
         rbd_metadata_get(RawImage, *const c_char, *mut c_char, *mut usize) -> c_int;
         rbd_metadata_set(RawImage, *const c_char, *const c_char) -> c_int;
         rbd_metadata_remove(RawImage, *const c_char) -> c_int;
