@@ -533,6 +533,85 @@ fn an_image_whose_cluster_is_away_is_opened_once_however_often_it_is_asked_for()
 }
 
 #[test]
+fn a_lock_of_the_program_before_this_one_is_broken_and_that_of_another_clock_is_not() -> Result<()> {
+    let mut place = Place::new()?;
+    let link = |path: &str| -> Result<String> { Ok(fs::read_link(path)?.display().to_string()) };
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    let begun = stat.rsplit_once(')').context("a name")?.1.split_whitespace().nth(19).context("a time")?.to_owned();
+    let record = |time_space: &str| -> Result<String> {
+        Ok(format!("2 {} {} {time_space} {} {begun}", boot.trim(), link("/proc/self/ns/pid")?, std::process::id()))
+    };
+    let (ours, other) = (record(&link("/proc/self/ns/time")?)?, record("time:[1]")?);
+    place.cluster.run(&format!(
+        "cat >holds.py <<'END'\nimport rados, rbd, time\ncluster = rados.Rados(conffile='/ceph/server.conf')\n\
+         cluster.connect()\nimage = rbd.Image(cluster.open_ioctx('rbd'), 'disk')\n\
+         image.lock_acquire(rbd.RBD_LOCK_MODE_EXCLUSIVE)\nowner = list(image.lock_get_owners())[0]['owner']\n\
+         image.metadata_set('vringd.owner', '{other} ' + owner)\nopen('held', 'w').write(owner)\ntime.sleep(600)\nEND\n\
+         setsid python3 holds.py </dev/null >holds.log 2>&1 &\nwhile [ ! -s held ]; do sleep 0.05; done"
+    ))?;
+    let options = place.options("rbd/disk")?;
+    let refusal = RbdStorage::open(&options).err().context("it is locked")?.to_string();
+    ensure!(refusal.contains("stop that client first"), "{refusal}");
+    // As an upgrade leaves it that came while the image was being opened.
+    place.cluster.run(&format!("rbd image-meta set disk vringd.owner \"{ours} $(cat held)\""))?;
+    let begin = Instant::now();
+    let storage = RbdStorage::open(&options)?;
+    ensure!(begin.elapsed() < Duration::from_secs(10), "the lock was waited for: {:?}", begin.elapsed());
+    let refusal = RbdStorage::open(&options).err().context("it is locked")?.to_string();
+    ensure!(refusal.contains("this daemon serves it already"), "{refusal}");
+    drop(storage);
+    Ok(())
+}
+
+/// What Ceph's library answers with words of its own, or not at all.
+#[test]
+fn what_is_wrong_with_files_monitors_and_mirrors_is_named() -> Result<()> {
+    let mut place = Place::new()?;
+    let conf = place.conf();
+    let good = fs::read_to_string(&conf)?;
+    let keyring = place.cluster.place().join("keyring").display().to_string();
+    let monitors = good.lines().find(|line| line.starts_with("mon_host")).context("it names a monitor")?;
+    fs::copy(&keyring, place.path("key ring"))?;
+    let fifo = place.path("fifo").display().to_string();
+    ensure!(Command::new("mkfifo").arg(&fifo).status()?.success());
+    let open = |name: &str, from: &str, to: &str| -> Result<Result<RbdStorage, rbd::RbdError>> {
+        let path = place.path(&format!("{name}.conf"));
+        fs::write(&path, good.replace(from, to))?;
+        Ok(RbdStorage::open(&RbdOptions { conf: path, ..place.options("rbd/disk")? }))
+    };
+    // Words that would end the program, and a blank in a path.
+    let odd = format!("{monitors}\nms_type = none\nrbd_op_threads = 0");
+    drop(open("odd", monitors, &odd)??);
+    drop(open("blank", &keyring, &place.path("key ring").display().to_string())??);
+    for (name, from, to, words) in [
+        ("fifo-keyring", &*keyring, &*fifo, "no keyring that can be read: "),
+        ("zero-keyring", &keyring, "/dev/zero", "/dev/zero: it is no regular file"),
+        ("fifo-key", monitors, &format!("{monitors}\nkeyfile = {fifo}"), "the key of `keyfile` in "),
+        ("no-key", monitors, &format!("{monitors}\nkeyfile = /nonexistent/key"), "(/nonexistent/key: No such file"),
+        ("name", monitors, "mon_host = none.invalid", "name monitors by address"),
+        ("words", monitors, "mon_host = [v9:127.0.0.1:1]", "(`[v9:127.0.0.1:1]`)"),
+    ] {
+        let refusal = open(name, from, to)?.err().context("it is refused")?.to_string();
+        ensure!(refusal.contains(words), "{name}: {refusal}");
+    }
+    let options = RbdOptions { conf: fifo.into(), ..place.options("rbd/disk")? };
+    let refusal = RbdStorage::open(&options).err().context("it is refused")?.to_string();
+    ensure!(refusal.contains("it is no regular file; give the path"), "{refusal}");
+    place.cluster.run(
+        "rbd mirror pool enable rbd image; rbd create --size 1M --image-feature exclusive-lock,journaling copy\n\
+         rbd mirror image enable copy journal; rbd mirror image demote copy; ceph osd blocklist add 127.0.0.1:0/0 60",
+    )?;
+    let refusal = RbdStorage::open(&place.options("rbd/disk")?).err().context("it is refused")?.to_string();
+    ensure!(refusal.contains("`ceph osd blocklist ls`"), "{refusal}");
+    place.cluster.run("ceph osd blocklist rm 127.0.0.1:0/0")?;
+    let refusal = RbdStorage::open(&place.options("rbd/copy")?).err().context("it is refused")?.to_string();
+    ensure!(refusal.contains("`rbd mirror image promote rbd/copy`"), "{refusal}");
+    drop(RbdStorage::open(&RbdOptions { read_only: Some(true), ..place.options("rbd/copy")? })?);
+    Ok(())
+}
+
+#[test]
 fn what_is_wrong_is_said_in_one_line() -> Result<()> {
     let mut place = Place::new()?;
     place.cluster.run(
