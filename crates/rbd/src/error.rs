@@ -15,7 +15,7 @@ pub enum RbdError {
     Conf {
         /// The configuration.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's answer, or what is wrong with it.
         source: io::Error,
     },
     /// conf: {path} is not understood by Ceph's library: {source}; look at it with `ceph-conf -c {path} --lookup mon_host`
@@ -27,6 +27,22 @@ pub enum RbdError {
     },
     /// conf: {path} names no monitor: write `mon_host` into it
     NoMonitor {
+        /// The configuration.
+        path: PathBuf,
+    },
+    /// conf: a monitor of {path} is no address that is understood, and no name that is found (`{monitor}`): name monitors by address, as in `mon_host = 192.0.2.1`
+    Monitor {
+        /// What there is instead.
+        monitor: String,
+        /// The configuration.
+        path: PathBuf,
+    },
+    /// user: the key of `keyfile` in {path} cannot be read ({keyfile}: {source}): give a file that has the key and nothing else, or a `keyring`
+    Keyfile {
+        /// The file.
+        keyfile: PathBuf,
+        /// The kernel's answer, or what is wrong with it.
+        source: io::Error,
         /// The configuration.
         path: PathBuf,
     },
@@ -91,6 +107,10 @@ pub enum RbdError {
     },
     /// image: {0} has no exclusive lock, without which two could write it at once: `rbd feature enable {0} exclusive-lock`, or use `read_only = true`
     NoLock(String),
+    /// image: {0} is a mirror's copy that is not primary, which nobody but the mirror writes: `rbd mirror image promote {0}`, or use `read_only = true`
+    Demoted(String),
+    /// image: {0}: the cluster refuses this machine's clients: `ceph osd blocklist ls` names those it refuses, and `ceph osd blocklist rm` ends that
+    Blocklisted(String),
     /// image: {spec} has {bytes} bytes, less than one 512-byte sector: `rbd resize` gives it another size
     Empty {
         /// The image.
@@ -139,6 +159,30 @@ pub enum RbdError {
         /// How long it was waited for.
         seconds: u64,
     },
+    /// image: {spec}: an opening of this image still waits for its cluster: look at `ceph health`, and try again
+    Waiting {
+        /// The image.
+        spec: String,
+    },
+    /// image: {spec}: {count} openings of images still wait for their clusters, and no more are begun: look at `ceph health`, and try again
+    ManyWait {
+        /// The image.
+        spec: String,
+        /// How many.
+        count: usize,
+    },
+    /// image: {spec}: there is no room for a connection: {why}
+    NoRoom {
+        /// The image.
+        spec: String,
+        /// What is missing, and what gives it.
+        why: String,
+    },
+    /// image: {spec}: its opening has ended without an answer: the log says more of a thread `rbd-open`
+    Vanished {
+        /// The image.
+        spec: String,
+    },
     /// image: {spec}: there can be no thread to open it: {source}
     Thread {
         /// The image.
@@ -161,7 +205,10 @@ impl RbdError {
     /// Something was tried and failed.
     pub(crate) fn failed(spec: &Spec, what: &'static str) -> impl FnOnce(Errno) -> RbdError + use<> {
         let spec = spec.to_string();
-        move |errno| RbdError::Failed { spec, what, source: errno.words() }
+        move |errno| match errno {
+            Errno(libc::ESHUTDOWN) => RbdError::Blocklisted(spec),
+            errno => RbdError::Failed { spec, what, source: errno.words() },
+        }
     }
 }
 
@@ -174,9 +221,15 @@ impl From<MissingLibrary> for RbdError {
 impl From<RbdError> for OpenError {
     fn from(error: RbdError) -> OpenError {
         match error {
-            RbdError::Silent { .. } | RbdError::Connect { .. } | RbdError::Late { .. } | RbdError::Thread { .. } => {
-                OpenError::Away(Box::new(error))
-            }
+            RbdError::Silent { .. }
+            | RbdError::Connect { .. }
+            | RbdError::Late { .. }
+            | RbdError::Waiting { .. }
+            | RbdError::ManyWait { .. }
+            | RbdError::NoRoom { .. }
+            | RbdError::Vanished { .. }
+            | RbdError::Blocklisted(_)
+            | RbdError::Thread { .. } => OpenError::Away(Box::new(error)),
             error => OpenError::Other(Box::new(error)),
         }
     }

@@ -10,6 +10,7 @@
 
 use crate::error::RbdError;
 use crate::ffi::{Errno, Image};
+use crate::held::{self, Held};
 use crate::owner::{Fate, Owner};
 use crate::spec::Spec;
 
@@ -19,7 +20,7 @@ const KEY: &str = "vringd.owner";
 const TRIES: usize = 4;
 
 /// Takes the lock.
-pub(crate) fn take(image: &Image, spec: &Spec, user: &str) -> Result<(), RbdError> {
+pub(crate) fn take(image: &Image, spec: &Spec, user: &str) -> Result<Held, RbdError> {
     if !image.has_lock().map_err(RbdError::failed(spec, "read its features"))? {
         return Err(RbdError::NoLock(spec.to_string()));
     }
@@ -29,6 +30,10 @@ pub(crate) fn take(image: &Image, spec: &Spec, user: &str) -> Result<(), RbdErro
         }
         match image.lock() {
             Ok(()) => return sign(image, spec),
+            // Both are answers where nobody may write.
+            Err(Errno(libc::EPERM | libc::EACCES | libc::EROFS)) if image.is_demoted() => {
+                return Err(RbdError::Demoted(spec.to_string()));
+            }
             // Somebody was quicker: the next look names who.
             Err(Errno(libc::EROFS | libc::EAGAIN | libc::EBUSY)) => {}
             Err(Errno(libc::EPERM | libc::EACCES)) => {
@@ -41,7 +46,7 @@ pub(crate) fn take(image: &Image, spec: &Spec, user: &str) -> Result<(), RbdErro
 }
 
 /// Gives the lock up. What is left behind where that fails is what a killed daemon leaves.
-pub(crate) fn give_up(image: &Image, spec: &Spec) {
+pub(crate) fn give_up(image: &Image, spec: &Spec, lock: Held) {
     let removed = match image.remove_metadata(KEY) {
         // Nothing was signed.
         Err(Errno(libc::ENOENT)) => Ok(()),
@@ -50,6 +55,7 @@ pub(crate) fn give_up(image: &Image, spec: &Spec) {
     if let Err(errno) = removed.and_then(|()| image.unlock()) {
         tracing::warn!(image = %spec, error = %errno.words(), "the lock of an image could not be given up: it lapses within 30 s");
     }
+    drop(lock);
 }
 
 fn owner(image: &Image, spec: &Spec) -> Result<Option<String>, RbdError> {
@@ -59,11 +65,11 @@ fn owner(image: &Image, spec: &Spec) -> Result<Option<String>, RbdError> {
 /// Breaks the lock of a daemon that is gone, leaves that of a client that is gone to librbd, and those of all others alone.
 fn step_aside(image: &Image, spec: &Spec, user: &str, owner: String) -> Result<(), RbdError> {
     let written = image.metadata(KEY).map_err(RbdError::failed(spec, "read its metadata"))?;
-    let fate = Fate::of(&owner, written.as_deref());
+    let fate = Fate::of(&owner, written.as_deref(), held::is_held(&owner));
     if let Fate::Gone(process) = fate {
         return match image.break_lock(&owner) {
             Ok(()) => {
-                tracing::info!(image = %spec, owner, process, "the lock of a daemon that was killed is broken, and its client blocklisted");
+                tracing::info!(image = %spec, owner, process, "the lock of a daemon that is gone is broken, and its client blocklisted");
                 Ok(())
             }
             // It was given up meanwhile, or another daemon that came behind that death was faster: the next look says.
@@ -86,14 +92,17 @@ fn step_aside(image: &Image, spec: &Spec, user: &str, owner: String) -> Result<(
 }
 
 /// Writes down who has the lock, which is needed only by whoever comes after a death.
-fn sign(image: &Image, spec: &Spec) -> Result<(), RbdError> {
+fn sign(image: &Image, spec: &Spec) -> Result<Held, RbdError> {
     let Some(address) = owner(image, spec)? else {
-        return Err(RbdError::failed(spec, "keep its lock, which somebody has broken")(Errno(libc::ESHUTDOWN)));
+        let (spec, what) = (spec.to_string(), "keep its lock, which somebody has broken");
+        return Err(RbdError::Failed { spec, what, source: Errno(libc::ESHUTDOWN).words() });
     };
+    // Before it is written down: whoever reads it here must not take us for gone.
+    let lock = Held::by(&address);
     if let Some(owner) = Owner::here(&address)
         && let Err(errno) = image.set_metadata(KEY, &owner.write())
     {
         tracing::warn!(image = %spec, error = %errno.words(), "a daemon that comes after a death of this one will wait for its lock to lapse");
     }
-    Ok(())
+    Ok(lock)
 }

@@ -8,7 +8,10 @@
 //! | `ffi` | librados and librbd: all that is unsafe |
 //! | `options`, `spec` | what may be chosen, and how an image is written in one word |
 //! | `open` | from a description to an open image |
-//! | `guard`, `owner` | who may write: the exclusive lock, and what its owner has written down |
+//! | `files`, `monitors` | what Ceph's library would read without end, or say nothing useful of |
+//! | `openings`, `room` | how many openings are under way, and whether another one has room |
+//! | `guard`, `owner`, `held` | who may write: the exclusive lock, what its owner has written down, and which this program has |
+//! | `live` | what others make of an image that is served: another size, or nothing |
 //! | `served`, `budget` | the storage, and how much of requests librbd may keep |
 //! | `error` | what can be wrong, in words that name the fix |
 
@@ -18,10 +21,16 @@
 mod budget;
 mod error;
 mod ffi;
+mod files;
 mod guard;
+mod held;
+mod live;
+mod monitors;
 mod open;
+mod openings;
 mod options;
 mod owner;
+mod room;
 mod served;
 mod spec;
 

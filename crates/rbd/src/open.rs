@@ -1,12 +1,15 @@
 //! From a description to an open image.
 
 use crate::error::RbdError;
-use crate::ffi::{Cluster, Errno, Image, Library, Pool};
+use crate::ffi::{Cluster, Errno, Image, Library, Opening, Pool};
+use crate::files::{self, Unreadable};
 use crate::guard;
+use crate::held::Held;
+use crate::monitors;
 use crate::options::RbdOptions;
 use crate::spec::Spec;
-use std::fs::File;
 use std::path::PathBuf;
+use std::sync::Arc;
 use storage::Kind as _;
 
 /// How long a monitor may take to answer when an image is opened.
@@ -20,7 +23,7 @@ const BLOCKLIST_SECONDS: &str = "rbd_blocklist_expire_seconds";
 const NON_BLOCKING: &str = "rbd_non_blocking_aio";
 
 /// What holds whatever the configuration says.
-const SETTINGS: [(&str, &str); 9] = [
+const SETTINGS: [(&str, &str); 11] = [
     // What is answered is durable, and no cache needs flushing. An image or a pool may say otherwise, which is looked at below.
     ("rbd_cache", "false"),
     // A guest may change a page while it is being sent, whose checksum is wrong then, and the session would be reset for ever.
@@ -36,6 +39,9 @@ const SETTINGS: [(&str, &str); 9] = [
     // A socket of its own that takes commands is not within a sandbox's reach, and nobody asks for it.
     ("admin_socket", ""),
     ("client_mount_timeout", "10"),
+    // Their defaults: Ceph's library ends the program for what it does not understand here.
+    ("ms_type", "async+posix"),
+    ("rbd_op_threads", "1"),
 ];
 
 /// An image that is open, and what was found of it.
@@ -43,69 +49,95 @@ pub(crate) struct OpenImage {
     pub(crate) image: Image,
     pub(crate) bytes: u64,
     pub(crate) object_bytes: u64,
+    pub(crate) opening: Opening,
+    /// Of the snapshot that is served.
+    pub(crate) snapshot_id: Option<u64>,
     /// Bytes that a discard must have to give space back.
     pub(crate) discard_bytes: u32,
     /// librbd has a cache of its own in front of the image, which is flushed behind a durable write.
     pub(crate) cached: bool,
+    /// That it may be written.
+    pub(crate) lock: Option<Held>,
 }
 
 /// A client with its configuration, not connected, and without threads. Looks whether the files that it needs are there.
 pub(crate) fn client(library: &'static Library, options: &RbdOptions) -> Result<Cluster, RbdError> {
     let path = &options.conf;
-    let unreadable = |source| RbdError::Conf { path: path.clone(), source };
-    File::open(path).map_err(unreadable)?;
+    files::look(path).map_err(|why| RbdError::Conf { path: path.clone(), source: why.into() })?;
     let syntax = |errno: Errno| RbdError::Syntax { path: path.clone(), source: errno.words() };
-    let cluster = Cluster::new(library, &options.user).map_err(syntax)?;
     let name = path.to_str().ok_or_else(|| syntax(Errno(libc::EINVAL)))?;
+    // Whoever reads the configuration reads the keyring at once, unless it is of no use to him.
+    let glance = Cluster::new(library, &options.user).map_err(syntax)?;
+    glance.set("auth_supported", "none").map_err(syntax)?;
+    glance.read_file(name).map_err(syntax)?;
+    check_keys(options, &glance)?;
+    drop(glance);
+    let cluster = Cluster::new(library, &options.user).map_err(syntax)?;
     cluster.read_file(name).map_err(syntax)?;
     for (option, value) in SETTINGS {
         cluster.set(option, value).map_err(syntax)?;
     }
-    let setting = |option| cluster.setting(option).map_err(syntax);
-    if setting("mon_host")?.trim().is_empty() {
+    if cluster.setting("mon_host").map_err(syntax)?.trim().is_empty() {
         return Err(RbdError::NoMonitor { path: path.clone() });
-    }
-    let without_key = setting("key")?.is_empty() && setting("keyfile")?.is_empty();
-    if without_key && setting("auth_client_required")?.contains("cephx") {
-        check_keyrings(options, &keyrings(&cluster).map_err(syntax)?)?;
     }
     Ok(cluster)
 }
 
+/// Whether the files can be read in which Ceph's library looks for the key: a keyring, even where it does not need one, and then a file
+/// with nothing but the key.
+fn check_keys(options: &RbdOptions, glance: &Cluster) -> Result<(), RbdError> {
+    let path = &options.conf;
+    let syntax = |errno: Errno| RbdError::Syntax { path: path.clone(), source: errno.words() };
+    let setting = |option| glance.setting(option).map_err(syntax);
+    let keyfile = Some(setting("keyfile")?).filter(|keyfile| !keyfile.is_empty());
+    let has_key = !setting("key")?.is_empty();
+    let needs_keyring = !has_key && keyfile.is_none() && setting("auth_client_required")?.contains("cephx");
+    check_keyrings(options, &keyrings(glance).map_err(syntax)?, needs_keyring)?;
+    let Some(keyfile) = keyfile.filter(|_| !has_key).map(PathBuf::from) else { return Ok(()) };
+    let unreadable =
+        |why: Unreadable| RbdError::Keyfile { keyfile: keyfile.clone(), source: why.into(), path: path.clone() };
+    files::look(&keyfile).map_err(unreadable)
+}
+
 /// The files in which the key of the client is looked for.
 pub(crate) fn keyrings(cluster: &Cluster) -> Result<Vec<PathBuf>, Errno> {
-    let listed = cluster.setting("keyring")?;
-    Ok(listed.split([',', ';', ' ']).filter(|path| !path.is_empty()).map(PathBuf::from).collect())
+    Ok(listed(&cluster.setting("keyring")?))
+}
+
+/// As Ceph's library reads such a list: a blank belongs to the path.
+fn listed(paths: &str) -> Vec<PathBuf> {
+    paths.split([',', ';']).filter(|path| !path.is_empty()).map(PathBuf::from).collect()
 }
 
 /// Refuses if none can be read: Ceph's library takes the first that it can.
-fn check_keyrings(options: &RbdOptions, keyrings: &[PathBuf]) -> Result<(), RbdError> {
-    let look = |path: &PathBuf| File::open(path).err().map(|error| format!("{}: {error}", path.display()));
-    let refusals: Vec<_> = keyrings.iter().map(look).collect();
-    if refusals.iter().any(Option::is_none) {
+fn check_keyrings(options: &RbdOptions, keyrings: &[PathBuf], is_needed: bool) -> Result<(), RbdError> {
+    let mut refusals = Vec::new();
+    for path in keyrings {
+        match files::look(path) {
+            Ok(()) => return Ok(()),
+            Err(why @ Unreadable::Absent(_)) => refusals.push(format!("{}: {why}", path.display())),
+            // It would be read.
+            Err(why) => {
+                let looked = format!("{}: {why}", path.display());
+                return Err(RbdError::NoKeyring { user: options.user.clone(), looked, path: options.conf.clone() });
+            }
+        }
+    }
+    if !is_needed {
         return Ok(());
     }
-    let refusals: Vec<_> = refusals.into_iter().flatten().collect();
     let looked = refusals.join(", ");
     Err(RbdError::NoKeyring { user: options.user.clone(), looked, path: options.conf.clone() })
 }
 
 /// Connects, and opens the image, with its lock if it is to be written. Waits for the cluster: nobody's lock is taken when that has lasted
 /// so long that nobody wants the image any more.
-pub(crate) fn open(options: &RbdOptions, is_wanted: &dyn Fn() -> bool) -> Result<OpenImage, RbdError> {
+pub(crate) fn open(options: &RbdOptions, client: Cluster, is_wanted: &dyn Fn() -> bool) -> Result<OpenImage, RbdError> {
     let spec = options.spec();
-    let pool = pool(options)?;
+    let pool = pool(options, client)?;
     let read_only = options.read_only();
-    let image = match Image::open(pool, &options.image, read_only) {
-        Ok(image) => image,
-        Err((errno, _pool)) => return Err(not_open(options, errno)),
-    };
-    if let Some(snapshot) = &options.snapshot {
-        image.set_snapshot(snapshot).map_err(|errno| match errno {
-            Errno(libc::ENOENT) => RbdError::NoSnapshot(spec.to_string()),
-            errno => RbdError::failed(&spec, "open its snapshot")(errno),
-        })?;
-    }
+    let (image, opening) = image(&pool, options)?;
+    let snapshot_id = options.snapshot.as_ref().map(|name| look_at(&image, name, &spec)).transpose()?;
     let setting = |name| image.setting(name).map_err(RbdError::failed(&spec, "read its configuration"));
     let is = |value: Option<String>, word: &str| value.is_some_and(|value| value == word);
     if !read_only && is(setting("rbd_disable_zero_copy_writes")?, "false") {
@@ -125,20 +157,21 @@ pub(crate) fn open(options: &RbdOptions, is_wanted: &dyn Fn() -> bool) -> Result
     if !is_wanted() {
         return Err(RbdError::failed(&spec, "be waited for so long")(Errno(libc::ETIMEDOUT)));
     }
-    if !read_only {
-        guard::take(&image, &spec, &options.user)?;
-    }
+    let lock = (!read_only).then(|| guard::take(&image, &spec, &options.user)).transpose()?;
     match image.stat() {
         Ok(stat) if stat.bytes >= 512 => Ok(OpenImage {
             bytes: stat.bytes,
             object_bytes: stat.object_bytes,
+            opening,
+            snapshot_id,
             discard_bytes: discard_bytes.filter(|bytes: &u32| bytes.is_multiple_of(512) && *bytes > 0).unwrap_or(512),
             cached,
+            lock,
             image,
         }),
         stat => {
-            if !read_only {
-                guard::give_up(&image, &spec);
+            if let Some(lock) = lock {
+                guard::give_up(&image, &spec, lock);
             }
             Err(match stat {
                 Ok(stat) => RbdError::Empty { spec: spec.to_string(), bytes: stat.bytes },
@@ -148,8 +181,30 @@ pub(crate) fn open(options: &RbdOptions, is_wanted: &dyn Fn() -> bool) -> Result
     }
 }
 
-fn pool(options: &RbdOptions) -> Result<Pool, RbdError> {
-    let cluster = client(Library::get()?, options)?;
+/// The image, with a watch where the user's rights allow one: who may read only may have none.
+fn image(pool: &Arc<Pool>, options: &RbdOptions) -> Result<(Image, Opening), RbdError> {
+    let open = |opening| Image::open(pool, &options.image, opening).map(|image| (image, opening));
+    let opened = match open(Opening::Watched) {
+        Err(Errno(libc::EPERM | libc::EACCES)) if options.read_only() => open(Opening::Unwatched),
+        opened => opened,
+    };
+    opened.map_err(|errno| not_open(options, errno))
+}
+
+/// Looks at a snapshot from now on. Its id.
+fn look_at(image: &Image, name: &str, spec: &Spec) -> Result<u64, RbdError> {
+    let none = || RbdError::NoSnapshot(spec.to_string());
+    // Before it is looked at: one of this name that comes in its place between the two is not taken for it.
+    let snapshots = image.snapshots().map_err(RbdError::failed(spec, "list its snapshots"))?;
+    let snapshot = snapshots.iter().find(|snapshot| snapshot.name == name).ok_or_else(none)?;
+    image.set_snapshot(name).map_err(|errno| match errno {
+        Errno(libc::ENOENT) => none(),
+        errno => RbdError::failed(spec, "open its snapshot")(errno),
+    })?;
+    Ok(snapshot.id)
+}
+
+fn pool(options: &RbdOptions, cluster: Cluster) -> Result<Arc<Pool>, RbdError> {
     cluster.connect().map_err(|errno| not_connected(options, &cluster, errno))?;
     let namespace = options.namespace.as_deref();
     let pool = cluster.pool(&options.pool, namespace).map_err(|(errno, _cluster)| match errno {
@@ -168,16 +223,18 @@ fn pool(options: &RbdOptions) -> Result<Pool, RbdError> {
             Err(errno) => return Err(RbdError::failed(&options.spec(), "look for its namespace")(errno)),
         }
     }
-    Ok(pool)
+    Ok(Arc::new(pool))
 }
 
 fn not_connected(options: &RbdOptions, cluster: &Cluster, errno: Errno) -> RbdError {
     let path = options.conf.clone();
+    let mon_host = cluster.setting("mon_host").unwrap_or_default();
+    if let (Errno(libc::EINVAL | libc::ENOENT), Some(monitor)) = (errno, monitors::without_address(&mon_host)) {
+        return RbdError::Monitor { monitor: monitor.to_owned(), path };
+    }
     match errno {
-        Errno(libc::ETIMEDOUT) => {
-            let monitors = cluster.setting("mon_host").unwrap_or_default();
-            RbdError::Silent { path, monitors, seconds: PATIENCE_S }
-        }
+        Errno(libc::ESHUTDOWN) => RbdError::Blocklisted(options.spec().to_string()),
+        Errno(libc::ETIMEDOUT) => RbdError::Silent { path, monitors: mon_host, seconds: PATIENCE_S },
         // The second where a keyring has no key of this user.
         Errno(libc::EPERM | libc::EACCES | libc::ENOENT | libc::EINVAL | libc::ENOTSUP) => {
             RbdError::Refused { user: options.user.clone(), source: errno.words() }
@@ -200,4 +257,15 @@ fn not_open(options: &RbdOptions, errno: Errno) -> RbdError {
 
 fn forbidden(options: &RbdOptions) -> RbdError {
     RbdError::Forbidden { user: options.user.clone(), spec: options.spec().to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_keyring_may_have_blanks_in_its_path() {
+        let paths = ["/a b/key ring", "/c", " /d"].map(PathBuf::from);
+        assert_eq!(listed("/a b/key ring,/c;; /d"), paths);
+    }
 }

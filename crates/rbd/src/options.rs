@@ -86,7 +86,10 @@ impl Kind for RbdOptions {
         ];
         for (field, name) in names {
             if name.is_some_and(|name| !spec::is_name(name)) {
-                return Err(FieldError::new(field, "is no name: it has a character at least, and neither `/` nor `@`"));
+                return Err(FieldError::new(
+                    field,
+                    "is no name: it has a character at least, and neither `/` nor `@` nor control characters",
+                ));
             }
         }
         if self.snapshot.is_some() && self.read_only == Some(false) {
@@ -94,8 +97,8 @@ impl Kind for RbdOptions {
                 "is read and never written: leave `read_only = false` out, or serve a clone of it (`rbd clone`)";
             return Err(FieldError::new("storage.snapshot", message));
         }
-        if self.user.is_empty() || self.user.starts_with("client.") {
-            let message = "is no name of a user: give it without `client.`, as in `admin`";
+        if self.user.is_empty() || self.user.starts_with("client.") || self.user.contains(char::is_control) {
+            let message = "is no name of a user: give it without `client.` and control characters, as in `admin`";
             return Err(FieldError::new("storage.user", message));
         }
         if self.conf.as_os_str().is_empty() {
@@ -169,6 +172,9 @@ mod tests {
             (r#"{"image": "i", "namespace": "a@b"}"#, "storage.namespace"),
             (r#"{"image": "i", "snapshot": ""}"#, "storage.snapshot"),
             (r#"{"image": "i", "user": "client.admin"}"#, "storage.user"),
+            (r#"{"image": "i\nj"}"#, "storage.image"),
+            (r#"{"image": "i", "snapshot": "s\u007f"}"#, "storage.snapshot"),
+            (r#"{"image": "i", "user": "a\nb"}"#, "storage.user"),
             (r#"{"image": "i", "conf": ""}"#, "storage.conf"),
         ] {
             assert_eq!(read(table).check(512).unwrap_err().field, field, "{table}");

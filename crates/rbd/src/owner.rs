@@ -22,10 +22,15 @@ struct Process {
     boot: String,
     /// Of process numbers.
     name_space: String,
+    /// Of times since the boot, which are another's in another one. Nothing where the kernel has none, and unknown in the first form.
+    time_space: Option<String>,
     number: u32,
     /// When it began, in the kernel's ticks since the boot.
     begun: u64,
 }
+
+/// What stands for no name space.
+const NO_SPACE: &str = "-";
 
 /// What is known of an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +39,7 @@ pub(crate) enum Fate {
     Here,
     /// It is another process of this machine, which lives.
     Lives(u32),
-    /// It was a process of this machine.
+    /// It was a process of this machine, or the program that this one has taken the place of.
     Gone(u32),
     /// It is elsewhere, or none of ours.
     Unknown,
@@ -48,34 +53,44 @@ impl Owner {
 
     /// As it is written down.
     pub(crate) fn write(&self) -> String {
-        let Process { boot, name_space, number, begun } = &self.process;
-        format!("1 {boot} {name_space} {number} {begun} {}", self.address)
+        let Process { boot, name_space, time_space, number, begun } = &self.process;
+        let time_space = time_space.as_deref().unwrap_or(NO_SPACE);
+        format!("2 {boot} {name_space} {time_space} {number} {begun} {}", self.address)
     }
 
     fn read(text: &str) -> Option<Owner> {
         let mut words = text.split(' ');
-        if words.next() != Some("1") {
-            return None;
-        }
+        let form = words.next()?;
         let (boot, name_space) = (words.next()?.to_owned(), words.next()?.to_owned());
+        let time_space = match form {
+            "1" => None,
+            "2" => Some(words.next()?.to_owned()),
+            _ => return None,
+        };
         let (number, begun) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
         let address = words.next()?.to_owned();
-        Some(Owner { address, process: Process { boot, name_space, number, begun } })
+        Some(Owner { address, process: Process { boot, name_space, time_space, number, begun } })
     }
 }
 
 impl Fate {
-    /// Of the owner at `address`, by what is written down.
-    pub(crate) fn of(address: &str, written: Option<&str>) -> Fate {
+    /// Of the owner at `address`, by what is written down. `is_held`: this program has a lock by that address.
+    pub(crate) fn of(address: &str, written: Option<&str>, is_held: bool) -> Fate {
         let owner = written.and_then(Owner::read).filter(|owner| owner.address == address);
-        let (Some(Owner { process, .. }), Some(here)) = (owner, Process::here()) else { return Fate::Unknown };
-        if process == here {
+        if is_held {
             return Fate::Here;
         }
+        let (Some(Owner { process, .. }), Some(here)) = (owner, Process::here()) else { return Fate::Unknown };
         if (&process.boot, &process.name_space) != (&here.boot, &here.name_space) {
             return Fate::Unknown;
         }
+        // The time at which a process began is told by the clock of whoever asks.
+        if process.time_space.is_some() && process.time_space != here.time_space {
+            return Fate::Unknown;
+        }
         match look(process.number) {
+            // What had the lock was the program before this one.
+            _ if process.number == here.number => Fate::Gone(process.number),
             Seen::Lives(begun) if begun == process.begun => Fate::Lives(process.number),
             Seen::Lives(_) | Seen::Gone => Fate::Gone(process.number),
             Seen::Hidden => Fate::Unknown,
@@ -92,9 +107,12 @@ impl Process {
         }
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned();
         let name_space = fs::read_link("/proc/self/ns/pid").ok()?.to_str()?.to_owned();
+        let time_space = fs::read_link("/proc/self/ns/time");
+        let time_space = time_space.ok().and_then(|link| link.into_os_string().into_string().ok());
+        let time_space = Some(time_space.unwrap_or_else(|| NO_SPACE.to_owned()));
         let number = std::process::id();
         let Seen::Lives(begun) = look(number) else { return None };
-        Some(Process { boot, name_space, number, begun })
+        Some(Process { boot, name_space, time_space, number, begun })
     }
 }
 
@@ -143,24 +161,38 @@ mod tests {
         owner.write()
     }
 
+    fn time_space() -> String {
+        Process::here().unwrap().time_space.unwrap()
+    }
+
     #[test]
     fn what_is_written_is_read() {
         let owner = Owner::here(ADDRESS).unwrap();
         assert_eq!(Owner::read(&owner.write()), Some(owner));
-        for text in ["", "1", "2 a b 1 1 c", "1 a b x 1 c", "1 a b 1 1"] {
+        // The first form.
+        let Process { boot, name_space, time_space, number, begun } =
+            Owner::read("1 a b 3 4 127.0.0.1:0/1").unwrap().process;
+        assert_eq!((&*boot, &*name_space, time_space, number, begun), ("a", "b", None, 3, 4));
+        for text in ["", "1", "3 a b c 1 1 d", "1 a b x 1 c", "1 a b 1 1", "2 a b c 1 1"] {
             assert_eq!(Owner::read(text), None, "{text}");
         }
     }
 
     #[test]
     fn the_living_are_told_from_the_dead() {
-        let fate = |text: &str| Fate::of(ADDRESS, Some(text));
-        assert_eq!(fate(&written(|_| {})), Fate::Here);
+        let fate = |text: &str| Fate::of(ADDRESS, Some(text), false);
+        assert_eq!(Fate::of(ADDRESS, Some(&written(|_| {})), true), Fate::Here);
+        assert_eq!(Fate::of(ADDRESS, None, true), Fate::Here);
+        // This process was another program then.
+        assert_eq!(fate(&written(|_| {})), Fate::Gone(std::process::id()));
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let number = child.id();
         let Seen::Lives(begun) = look(number) else { panic!("it sleeps") };
         let text = written(|process| (process.number, process.begun) = (number, begun));
         assert_eq!(fate(&text), Fate::Lives(number));
+        let first_form = written(|process| (process.number, process.begun) = (number, begun));
+        let first_form = first_form.replacen('2', "1", 1).replacen(&format!(" {}", time_space()), "", 1);
+        assert_eq!(fate(&first_form), Fate::Lives(number));
         child.kill().unwrap();
         while fate(&text) == Fate::Lives(number) {
             std::thread::yield_now();
@@ -176,10 +208,20 @@ mod tests {
     #[test]
     fn of_others_nothing_is_concluded() {
         let text = written(|_| {});
-        assert_eq!(Fate::of("127.0.0.1:0/2", Some(&text)), Fate::Unknown);
-        assert_eq!(Fate::of(ADDRESS, None), Fate::Unknown);
-        for text in [written(|process| process.boot.push('x')), written(|process| process.name_space.push('x'))] {
-            assert_eq!(Fate::of(ADDRESS, Some(&text)), Fate::Unknown);
+        assert_eq!(Fate::of("127.0.0.1:0/2", Some(&text), false), Fate::Unknown);
+        assert_eq!(Fate::of(ADDRESS, None, false), Fate::Unknown);
+        let elsewhen = |process: &mut Process| process.time_space = Some("time:[1]".to_owned());
+        for text in [
+            written(|process| process.boot.push('x')),
+            written(|process| process.name_space.push('x')),
+            written(elsewhen),
+            // Whose beginning is another here.
+            written(|process| {
+                elsewhen(process);
+                process.begun += 1;
+            }),
+        ] {
+            assert_eq!(Fate::of(ADDRESS, Some(&text), false), Fate::Unknown);
         }
     }
 }

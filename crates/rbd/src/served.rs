@@ -2,15 +2,19 @@
 
 use crate::budget::Budget;
 use crate::error::RbdError;
-use crate::ffi::{Flight, Image, Parked, Ready, pad};
+use crate::ffi::{Cluster, Flight, Library, Parked, Ready};
 use crate::guard;
-use crate::open::{OpenImage, open};
+use crate::held::Held;
+use crate::live::{Live, Look};
+use crate::open::{OpenImage, client, open};
+use crate::openings::{OPENINGS, Place};
 use crate::options::RbdOptions;
+use crate::room;
 use crate::spec::Spec;
 use engine::{Completion, Io, Token, Ways};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::Builder;
 use std::time::Duration;
 use storage::kit::{Jobs, ON_THE_SPOT_MAX, WORK, check_growth};
@@ -23,7 +27,9 @@ const OPEN_PATIENCE: Duration = Duration::from_secs(30);
 
 /// An image that is open. Dropped, it waits for the cluster: not on a worker.
 pub struct RbdStorage {
-    shared: Arc<Shared>,
+    live: Arc<Live>,
+    /// Looks again from time to time.
+    _look: Option<Look>,
     budget: Arc<Budget<Parked>>,
     jobs: Jobs,
     spec: Spec,
@@ -31,6 +37,8 @@ pub struct RbdStorage {
     object_bytes: u32,
     discard_bytes: u32,
     cached: bool,
+    /// That it may be written.
+    lock: Option<Held>,
     /// The last error that was told of, by its number: others of it are as many as requests.
     told: AtomicI32,
 }
@@ -42,62 +50,68 @@ const REQUEST_BYTES_MAX: u64 = 32 << 20;
 /// What it keeps of a request for each object that this is about.
 const OBJECT_COST_BYTES: u64 = 1024;
 
-/// What whoever looks after the size needs to know.
-struct Shared {
-    image: Image,
-    capacity_bytes: AtomicU64,
-    /// Held while the size is asked for or changed, until it is known: no older answer comes behind a newer one.
-    sizing: Mutex<()>,
-}
-
 impl RbdStorage {
     /// Connects to the cluster, and opens the image, with its lock if it is to be written. Waits for the cluster, for a while: not on a worker.
     ///
     /// # Errors
     /// One line that names the field and the fix.
     pub fn open(options: &RbdOptions) -> Result<RbdStorage, RbdError> {
+        let spec = || options.spec().to_string();
+        let client = client(Library::get()?, options)?;
+        let place = Place { monitors: client.setting("mon_host").unwrap_or_default(), spec: options.spec() };
+        let turn = OPENINGS.begin(place.clone())?;
+        room::look(OPENINGS.connecting()).map_err(|why| RbdError::NoRoom { spec: spec(), why })?;
         // Whoever has no rights on OSDs, and whoever comes while they are down, waits without end in librbd.
         let (tell, told) = channel();
         let (asked, wanted) = (options.clone(), Arc::new(()));
         let is_wanted = Arc::downgrade(&wanted);
-        let open = move || drop(tell.send(RbdStorage::open_here(&asked, &|| is_wanted.strong_count() > 0)));
-        let spec = || options.spec().to_string();
+        let open = move || {
+            let opened = RbdStorage::open_here(&asked, client, &|| is_wanted.strong_count() > 0);
+            if is_wanted.strong_count() == 0 {
+                // Closed at once, which waits for the cluster, too.
+                drop(opened);
+                return drop(turn);
+            }
+            // Before whoever waits is told, who may open it once more.
+            drop(turn);
+            drop(tell.send(opened));
+        };
         let started = Builder::new().name("rbd-open".to_owned()).spawn(open);
         started.map_err(|source| RbdError::Thread { spec: spec(), source })?;
-        // An image that is open when nobody waits for it any more is closed at once, there.
-        told.recv_timeout(OPEN_PATIENCE).unwrap_or_else(|_| {
-            Err(RbdError::Late { spec: spec(), user: options.user.clone(), seconds: OPEN_PATIENCE.as_secs() })
+        told.recv_timeout(OPEN_PATIENCE).unwrap_or_else(|error| match error {
+            RecvTimeoutError::Timeout => {
+                OPENINGS.give_up(&place);
+                Err(RbdError::Late { spec: spec(), user: options.user.clone(), seconds: OPEN_PATIENCE.as_secs() })
+            }
+            RecvTimeoutError::Disconnected => Err(RbdError::Vanished { spec: spec() }),
         })
     }
 
-    fn open_here(options: &RbdOptions, is_wanted: &dyn Fn() -> bool) -> Result<RbdStorage, RbdError> {
-        let OpenImage { image, bytes, object_bytes, discard_bytes, cached } = open(options, is_wanted)?;
+    fn open_here(options: &RbdOptions, client: Cluster, is_wanted: &dyn Fn() -> bool) -> Result<RbdStorage, RbdError> {
+        let mut opened = open(options, client, is_wanted)?;
+        let lock = opened.lock.take();
+        let OpenImage { object_bytes, discard_bytes, cached, .. } = opened;
         let (spec, read_only) = (options.spec(), options.read_only());
         WORK.prepare();
-        let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
-            let mut image = image;
-            // A snapshot stays as it is.
-            if options.snapshot.is_none() {
-                follow(&mut image, shared.clone(), &spec);
-            }
-            Shared { image, capacity_bytes: AtomicU64::new(whole_sectors(bytes)), sizing: Mutex::default() }
-        });
-        // What was changed before anybody was told of changes.
-        shared.ask(&spec);
+        let live = Live::of(opened, &spec);
+        // Of one that is written the lock keeps everybody off who would remove it.
+        let look = if read_only { live.look_often() } else { Ok(None) };
+        let look = look.map_err(|source| RbdError::Thread { spec: spec.to_string(), source })?;
         let jobs = Jobs::on(&WORK);
-        let (image, elsewhere) = (Arc::downgrade(&shared), jobs.clone());
+        let (image, elsewhere) = (Arc::downgrade(&live), jobs.clone());
         let budget = Budget::new(KEPT_BYTES_MAX, move |Parked { ready, reply }, permit| {
             let image = image.clone();
             // Whose turn has come is seen by a thread of librbd's, among others.
             elsewhere.go(move || {
                 // Whoever has the request keeps it.
-                if let Some(shared) = image.upgrade() {
-                    ready.submit(&shared.image, reply, permit);
+                if let Some(live) = image.upgrade() {
+                    ready.submit(&live.image, reply, permit);
                 }
             });
         });
         Ok(RbdStorage {
-            shared,
+            live,
+            _look: look,
             budget,
             jobs,
             spec,
@@ -105,6 +119,7 @@ impl RbdStorage {
             object_bytes: u32::try_from(object_bytes).unwrap_or(0),
             discard_bytes,
             cached,
+            lock,
             told: AtomicI32::new(0),
         })
     }
@@ -133,54 +148,6 @@ impl RbdStorage {
     }
 }
 
-/// What a guest can have of so many bytes.
-fn whole_sectors(bytes: u64) -> u64 {
-    bytes / 512 * 512
-}
-
-/// Has the size looked at again whenever anybody has changed the image.
-fn follow(image: &mut Image, shared: Weak<Shared>, spec: &Spec) {
-    let jobs = Jobs::on(&WORK);
-    let about = Arc::new((shared, spec.clone(), AtomicBool::new(false)));
-    let told = move || {
-        let (_, _, asking) = &*about;
-        // Without threads it would be done here, where librbd must not be called.
-        if !jobs.has_threads() || asking.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let about = about.clone();
-        jobs.go(move || {
-            let (shared, spec, asking) = &*about;
-            // Before it is asked for: what changes from now on is asked for once more.
-            asking.store(false, Ordering::Release);
-            // Not before this: whoever has the image last closes it, which waits for those who are being told.
-            if let Some(shared) = shared.upgrade() {
-                shared.ask(spec);
-            }
-        });
-    };
-    if let Err(errno) = image.watch(told) {
-        tracing::warn!(image = %spec, error = %errno.words(), "changes of an image's size by others will not be seen");
-    }
-}
-
-impl Shared {
-    fn ask(&self, spec: &Spec) {
-        let _in_order = self.sizing.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.image.bytes().map(whole_sectors) {
-            Ok(bytes) => {
-                let before_bytes = self.capacity_bytes.swap(bytes, Ordering::AcqRel);
-                if before_bytes != bytes {
-                    tracing::info!(image = %spec, before_bytes, bytes, "the size of an image has changed: `vringd ctl disk resize` tells the guest");
-                }
-            }
-            Err(errno) => {
-                tracing::warn!(image = %spec, error = %errno.words(), "the size of an image cannot be asked for");
-            }
-        }
-    }
-}
-
 impl Storage for RbdStorage {
     fn describe(&self) -> Description {
         Description {
@@ -202,11 +169,14 @@ impl Storage for RbdStorage {
     }
 
     fn capacity_bytes(&self) -> u64 {
-        self.shared.capacity_bytes.load(Ordering::Acquire)
+        self.live.capacity_bytes()
     }
 
     fn start(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
         let operation = task.operation;
+        if self.live.is_gone() {
+            return Step::Done(Err(StorageError::errno(operation.action(), libc::EIO)));
+        }
         match task.check(self.capacity_bytes(), self.read_only) {
             // librbd takes no empty list.
             Ok((_, 0)) if operation != Operation::Flush => return Step::Done(Ok(())),
@@ -222,10 +192,10 @@ impl Storage for RbdStorage {
         let parked = Parked { ready: Ready::of(task, operation), reply: io.reply_by(Ways::THREAD, token) };
         match self.budget.ask(self.cost_bytes(task), parked) {
             Some((Parked { ready, reply }, permit)) if is_long => {
-                let shared = self.shared.clone();
-                self.jobs.go(move || ready.submit(&shared.image, reply, permit));
+                let live = self.live.clone();
+                self.jobs.go(move || ready.submit(&live.image, reply, permit));
             }
-            Some((Parked { ready, reply }, permit)) => ready.submit(&self.shared.image, reply, permit),
+            Some((Parked { ready, reply }, permit)) => ready.submit(&self.live.image, reply, permit),
             None => {}
         }
         Step::Pending
@@ -233,6 +203,10 @@ impl Storage for RbdStorage {
 
     fn resume(&self, task: &mut Task, completion: Completion, io: &mut Io<'_>) -> Step {
         let (operation, action) = (task.operation, task.operation.action());
+        // What is not there any more reads as zeroes, or as what has come later.
+        if self.live.is_gone() || self.live.is_loss(action, completion.result) {
+            return Step::Done(Err(StorageError::errno(action, libc::EIO)));
+        }
         let Ok(bytes) = u64::try_from(completion.result) else {
             return Step::Done(Err(self.failed(action, completion.result.saturating_neg())));
         };
@@ -241,37 +215,37 @@ impl Storage for RbdStorage {
             flight.flushing = true;
             let (ready, reply) = (Ready::of(task, Operation::Flush), io.reply_by(Ways::THREAD, completion.token));
             if let Some((Parked { ready, reply }, permit)) = self.budget.ask(0, Parked { ready, reply }) {
-                ready.submit(&self.shared.image, reply, permit);
+                ready.submit(&self.live.image, reply, permit);
             }
             return Step::Pending;
         }
+        // Somebody has made the image smaller meanwhile: librbd reads nothing behind its end.
         if action == Action::Read && bytes < task.bytes() {
-            pad(task, bytes);
+            return Step::Done(Err(self.failed(action, libc::EIO)));
         }
         Step::Done(Ok(()))
     }
 
     fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError> {
         let target = || self.spec.to_string();
-        let _in_order = self.shared.sizing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _in_order = self.live.in_order();
         // librbd would make it smaller without a word: what others have made of it counts.
-        let present_bytes = self.shared.image.bytes().map(whole_sectors);
-        let present_bytes = present_bytes.map_err(|errno| StorageError::Grow {
+        let present_bytes = self.live.look_at_size().map_err(|errno| StorageError::Grow {
             target: target(),
             asked_bytes: capacity_bytes,
             reason: errno.words().to_string(),
         })?;
         check_growth(&target(), present_bytes, capacity_bytes)?;
         if capacity_bytes == present_bytes {
-            self.shared.capacity_bytes.store(capacity_bytes, Ordering::Release);
+            self.live.set_capacity(capacity_bytes);
             return Ok(());
         }
         let refused = |reason| StorageError::Grow { target: target(), asked_bytes: capacity_bytes, reason };
         if self.read_only {
             return Err(refused("it is read-only".to_owned()));
         }
-        self.shared.image.resize(capacity_bytes).map_err(|errno| refused(errno.words().to_string()))?;
-        self.shared.capacity_bytes.store(capacity_bytes, Ordering::Release);
+        self.live.image.resize(capacity_bytes).map_err(|errno| refused(errno.words().to_string()))?;
+        self.live.set_capacity(capacity_bytes);
         Ok(())
     }
 
@@ -293,8 +267,8 @@ impl Storage for RbdStorage {
 
 impl Drop for RbdStorage {
     fn drop(&mut self) {
-        if !self.read_only {
-            guard::give_up(&self.shared.image, &self.spec);
+        if let Some(lock) = self.lock.take() {
+            guard::give_up(&self.live.image, &self.spec, lock);
         }
     }
 }

@@ -36,10 +36,10 @@ impl FromStr for Spec {
             [image] => (POOL, None, image),
             [pool, image] => (pool, None, image),
             [pool, namespace, image] => (pool, Some(namespace), image),
-            _ => return Err(SpecError(text.to_owned())),
+            _ => return Err(SpecError(text.escape_debug().to_string())),
         };
         if [Some(pool), namespace, Some(image), snapshot].into_iter().flatten().any(|part| !is_name(part)) {
-            return Err(SpecError(text.to_owned()));
+            return Err(SpecError(text.escape_debug().to_string()));
         }
         Ok(Spec {
             pool: pool.to_owned(),
@@ -52,7 +52,7 @@ impl FromStr for Spec {
 
 /// Whether something can be the name of an image or of where it is.
 pub(crate) fn is_name(text: &str) -> bool {
-    !text.is_empty() && !text.contains(['/', '@', '\0'])
+    !text.is_empty() && !text.contains(|character: char| matches!(character, '/' | '@') || character.is_control())
 }
 
 impl fmt::Display for Spec {
@@ -85,9 +85,9 @@ mod tests {
 
     #[test]
     fn what_is_no_image_is_refused() {
-        for text in ["", "/", "p/", "/i", "p//i", "a/b/c/d", "i@", "@s", "i@s@t", "p/i@s/t"] {
+        for text in ["", "/", "p/", "/i", "p//i", "a/b/c/d", "i@", "@s", "i@s@t", "p/i@s/t", "p/i\n", "p/\x1b[1m"] {
             let error = text.parse::<Spec>().unwrap_err().to_string();
-            assert!(error.starts_with(&format!("`{text}` is no image: ")), "{error}");
+            assert!(error.starts_with(&format!("`{}` is no image: ", text.escape_debug())), "{error}");
         }
     }
 }

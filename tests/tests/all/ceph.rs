@@ -344,6 +344,78 @@ fn a_snapshot_stays_as_it_was_and_is_not_written() -> Result<()> {
 }
 
 #[test]
+fn what_is_removed_or_made_smaller_under_a_reader_is_an_error_and_never_zeroes() -> Result<()> {
+    let mut place = Place::new()?;
+    place.cluster.run(
+        "rbd create --size 16M small; rbd create --size 16M gone\n\
+         ceph auth get-or-create client.reader mon 'profile rbd' osd 'profile rbd-read-only' >>keyring",
+    )?;
+    let daemon = place.serve("")?;
+    let (frontend, mut ring) = place.connect()?;
+    let last = (8 << 20) / u64::from(BLOCK);
+    ensure!(write(&mut ring, 1, 1) == OK && write(&mut ring, last, 1) == OK);
+    place.cluster.run("rbd snap create --no-progress disk@then; rbd snap create --no-progress disk@kept")?;
+    // Whom the cluster tells of changes, and who has no right to be told.
+    let reader = |name: &str, image: &str, snapshot: Option<&str>, user: &str| -> Result<(Frontend, Ring)> {
+        let socket = place.path(&format!("{name}.sock"));
+        let mut storage =
+            json!({ "kind": "rbd", "image": image, "user": user, "conf": place.conf(), "read_only": true });
+        if let Some(snapshot) = snapshot {
+            storage["snapshot"] = snapshot.into();
+        }
+        let export = json!({ "name": name, "socket": socket, "queues": 1, "storage": storage });
+        let _: Export = daemon.client().send(Method::POST, "/v1/exports", &export)?;
+        let mut frontend = Frontend::connect(&socket, 0)?;
+        let ring = frontend.ring(0, RING_SIZE)?;
+        Ok((frontend, ring))
+    };
+    let mut readers = Vec::new();
+    for (name, image, snapshot) in [("then", "disk", Some("then")), ("small", "small", None), ("gone", "gone", None)] {
+        readers.push((
+            reader(name, image, snapshot, "admin")?,
+            reader(&format!("{name}-untold"), image, snapshot, "reader")?,
+        ));
+    }
+    let (_kept_frontend, mut kept) = reader("kept", "disk", Some("kept"), "admin")?;
+    let asked =
+        |ring: &mut Ring, block: u64| ring.run(kind::IN, block * SECTORS_A_BLOCK, &[writable(READ_AT, BLOCK)]).0;
+    let block = |at: usize| if at == 0 { 1 } else { last };
+    for (at, (told, untold)) in readers.iter_mut().enumerate() {
+        ensure!(asked(&mut told.1, block(at)) == OK && asked(&mut untold.1, block(at)) == OK);
+    }
+    // What is served to somebody who is told cannot be removed,
+    let refused = place.cluster.run("rbd rm --no-progress gone 2>&1 || true")?;
+    ensure!(refused.contains("still has watchers"), "{refused}");
+    daemon.remove("gone", true)?;
+    place.cluster.run(
+        "rbd rm --no-progress gone; rbd snap rm --no-progress disk@then; rbd snap rename disk@kept disk@then\n\
+         rbd resize --no-progress --allow-shrink --size 1M small",
+    )?;
+    ensure!(write(&mut ring, 1, 2) == OK && write(&mut ring, last, 2) == OK);
+    // and what is removed is an error from then on: whoever is told knows before the one who has removed it.
+    let begin = Instant::now();
+    for (at, (told, _)) in readers.iter_mut().enumerate().take(2) {
+        ensure!(asked(&mut told.1, block(at)) != OK, "reader {at} reads what is not there");
+    }
+    for (at, (_, untold)) in readers.iter_mut().enumerate() {
+        eventually("an error", || Ok(asked(&mut untold.1, block(at)) != OK))?;
+    }
+    println!("who is not told has seen it after {:?}", begin.elapsed());
+    // A part that is still there is still read, and a snapshot of another name is the same.
+    ensure!(asked(&mut readers[1].0.1, 0) == OK && asked(&mut readers[1].1.1, 0) == OK);
+    ensure!(read(&mut kept, 1) == contents(1, 1) && read(&mut kept, last) == contents(last, 1));
+    let said = daemon.output();
+    for (image, what, times) in
+        [("disk@then", "a snapshot that is served was removed", 2), ("gone", "an image that is served was removed", 1)]
+    {
+        let lines = said.lines().filter(|line| line.contains(what) && line.contains(image)).count();
+        ensure!(lines == times, "{image}: {said}");
+    }
+    drop((ring, frontend));
+    daemon.stop()
+}
+
+#[test]
 fn a_killed_daemon_is_followed_at_once() -> Result<()> {
     let mut place = Place::new()?;
     for round in 0..3u8 {
@@ -426,6 +498,117 @@ fn an_osd_that_is_gone_for_a_while_is_waited_for() -> Result<()> {
     println!("{writes} writes, the longest took {longest:?}");
     drop((ring, frontend));
     daemon.stop()
+}
+
+#[test]
+fn an_image_whose_cluster_is_away_is_opened_once_however_often_it_is_asked_for() -> Result<()> {
+    let mut place = Place::new()?;
+    let daemon = Daemon::serve("[sandbox]\nallow_rbd = true\n")?;
+    let disk =
+        |name: &str| json!({ "name": name, "storage": { "kind": "rbd", "image": "disk", "conf": place.conf() } });
+    let (first, again) = (disk("first"), disk("again"));
+    let threads = || -> Result<usize> { Ok(fs::read_dir(format!("/proc/{}/task", daemon.id()))?.count()) };
+    let mut osd = |signal: &str| {
+        place.cluster.run(&format!(
+            "for process in /proc/[0-9]*; do case $(cat $process/comm) in ceph-osd) kill -{signal} ${{process#/proc/}};; esac; done"
+        ))
+    };
+    osd("STOP")?;
+    thread::scope(|scope| {
+        let opening = scope.spawn(|| daemon.client().send::<Disk>(Method::POST, "/v1/disks", &first));
+        let before = threads()?;
+        eventually("a connection", || Ok(threads()? > before + 10))?;
+        let (begin, with_one) = (Instant::now(), threads()?);
+        for _ in 0..20 {
+            let error =
+                daemon.client().send::<Disk>(Method::POST, "/v1/disks", &again).expect_err("it waits").to_string();
+            ensure!(error.contains("rbd/disk: an opening of this image still waits for its cluster"), "{error}");
+        }
+        ensure!(begin.elapsed() < Duration::from_secs(10) && threads()? < with_one + 10, "{} threads", threads()?);
+        osd("CONT")?;
+        opening.join().expect("no panic")?;
+        Ok::<_, anyhow::Error>(())
+    })?;
+    daemon.stop()
+}
+
+#[test]
+fn a_lock_of_the_program_before_this_one_is_broken_and_that_of_another_clock_is_not() -> Result<()> {
+    let mut place = Place::new()?;
+    let link = |path: &str| -> Result<String> { Ok(fs::read_link(path)?.display().to_string()) };
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    let begun = stat.rsplit_once(')').context("a name")?.1.split_whitespace().nth(19).context("a time")?.to_owned();
+    let record = |time_space: &str| -> Result<String> {
+        Ok(format!("2 {} {} {time_space} {} {begun}", boot.trim(), link("/proc/self/ns/pid")?, std::process::id()))
+    };
+    let (ours, other) = (record(&link("/proc/self/ns/time")?)?, record("time:[1]")?);
+    place.cluster.run(&format!(
+        "cat >holds.py <<'END'\nimport rados, rbd, time\ncluster = rados.Rados(conffile='/ceph/server.conf')\n\
+         cluster.connect()\nimage = rbd.Image(cluster.open_ioctx('rbd'), 'disk')\n\
+         image.lock_acquire(rbd.RBD_LOCK_MODE_EXCLUSIVE)\nowner = list(image.lock_get_owners())[0]['owner']\n\
+         image.metadata_set('vringd.owner', '{other} ' + owner)\nopen('held', 'w').write(owner)\ntime.sleep(600)\nEND\n\
+         setsid python3 holds.py </dev/null >holds.log 2>&1 &\nwhile [ ! -s held ]; do sleep 0.05; done"
+    ))?;
+    let options = place.options("rbd/disk")?;
+    let refusal = RbdStorage::open(&options).err().context("it is locked")?.to_string();
+    ensure!(refusal.contains("stop that client first"), "{refusal}");
+    // As an upgrade leaves it that came while the image was being opened.
+    place.cluster.run(&format!("rbd image-meta set disk vringd.owner \"{ours} $(cat held)\""))?;
+    let begin = Instant::now();
+    let storage = RbdStorage::open(&options)?;
+    ensure!(begin.elapsed() < Duration::from_secs(10), "the lock was waited for: {:?}", begin.elapsed());
+    let refusal = RbdStorage::open(&options).err().context("it is locked")?.to_string();
+    ensure!(refusal.contains("this daemon serves it already"), "{refusal}");
+    drop(storage);
+    Ok(())
+}
+
+/// What Ceph's library answers with words of its own, or not at all.
+#[test]
+fn what_is_wrong_with_files_monitors_and_mirrors_is_named() -> Result<()> {
+    let mut place = Place::new()?;
+    let conf = place.conf();
+    let good = fs::read_to_string(&conf)?;
+    let keyring = place.cluster.place().join("keyring").display().to_string();
+    let monitors = good.lines().find(|line| line.starts_with("mon_host")).context("it names a monitor")?;
+    fs::copy(&keyring, place.path("key ring"))?;
+    let fifo = place.path("fifo").display().to_string();
+    ensure!(Command::new("mkfifo").arg(&fifo).status()?.success());
+    let open = |name: &str, from: &str, to: &str| -> Result<Result<RbdStorage, rbd::RbdError>> {
+        let path = place.path(&format!("{name}.conf"));
+        fs::write(&path, good.replace(from, to))?;
+        Ok(RbdStorage::open(&RbdOptions { conf: path, ..place.options("rbd/disk")? }))
+    };
+    // Words that would end the program, and a blank in a path.
+    let odd = format!("{monitors}\nms_type = none\nrbd_op_threads = 0");
+    drop(open("odd", monitors, &odd)??);
+    drop(open("blank", &keyring, &place.path("key ring").display().to_string())??);
+    for (name, from, to, words) in [
+        ("fifo-keyring", &*keyring, &*fifo, "no keyring that can be read: "),
+        ("zero-keyring", &keyring, "/dev/zero", "/dev/zero: it is no regular file"),
+        ("fifo-key", monitors, &format!("{monitors}\nkeyfile = {fifo}"), "the key of `keyfile` in "),
+        ("no-key", monitors, &format!("{monitors}\nkeyfile = /nonexistent/key"), "(/nonexistent/key: No such file"),
+        ("name", monitors, "mon_host = none.invalid", "name monitors by address"),
+        ("words", monitors, "mon_host = [v9:127.0.0.1:1]", "(`[v9:127.0.0.1:1]`)"),
+    ] {
+        let refusal = open(name, from, to)?.err().context("it is refused")?.to_string();
+        ensure!(refusal.contains(words), "{name}: {refusal}");
+    }
+    let options = RbdOptions { conf: fifo.into(), ..place.options("rbd/disk")? };
+    let refusal = RbdStorage::open(&options).err().context("it is refused")?.to_string();
+    ensure!(refusal.contains("it is no regular file; give the path"), "{refusal}");
+    place.cluster.run(
+        "rbd mirror pool enable rbd image; rbd create --size 1M --image-feature exclusive-lock,journaling copy\n\
+         rbd mirror image enable copy journal; rbd mirror image demote copy; ceph osd blocklist add 127.0.0.1:0/0 60",
+    )?;
+    let refusal = RbdStorage::open(&place.options("rbd/disk")?).err().context("it is refused")?.to_string();
+    ensure!(refusal.contains("`ceph osd blocklist ls`"), "{refusal}");
+    place.cluster.run("ceph osd blocklist rm 127.0.0.1:0/0")?;
+    let refusal = RbdStorage::open(&place.options("rbd/copy")?).err().context("it is refused")?.to_string();
+    ensure!(refusal.contains("`rbd mirror image promote rbd/copy`"), "{refusal}");
+    drop(RbdStorage::open(&RbdOptions { read_only: Some(true), ..place.options("rbd/copy")? })?);
+    Ok(())
 }
 
 #[test]

@@ -166,11 +166,12 @@ impl BackingFlags {
     /// # Errors
     /// None was.
     pub(super) fn served(&self) -> Result<Served, FieldError> {
-        let found = |kind: &str, path: &Option<PathBuf>| {
+        let found = |kind: &str, path: &Option<PathBuf>, path_option| {
             path.clone().map(|path| Served {
                 kind: kind.into(),
                 kind_option: "storage",
                 path: Some(path),
+                path_option,
                 ..Served::default()
             })
         };
@@ -178,10 +179,10 @@ impl BackingFlags {
             size.map(|size| Served { kind: kind.into(), kind_option: "storage", size: Some(size), ..Served::default() })
         };
         let message = "is missing: give --image, --volume, --qcow2, --rbd, --memory, --null or --sim";
-        found("file", &self.image)
-            .or_else(|| found("volume", &self.volume))
-            .or_else(|| found("qcow2", &self.qcow2))
-            .or_else(|| found("rbd", &self.rbd))
+        found("file", &self.image, "--image")
+            .or_else(|| found("volume", &self.volume, "--volume"))
+            .or_else(|| found("qcow2", &self.qcow2, "--qcow2"))
+            .or_else(|| found("rbd", &self.rbd, "--rbd"))
             .or_else(|| made("memory", self.memory))
             .or_else(|| made("null", self.null))
             .or_else(|| made("sim", self.sim))

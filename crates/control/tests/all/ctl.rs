@@ -165,6 +165,7 @@ fn disks_are_added_used_resized_and_removed() {
         ("export add c --socket /c --disk base --threads 2", "--threads: says how"),
         ("export add c --socket /c --disk base --null 1G", "error: the argument '--disk <NAME>' cannot be used with"),
         ("export add --file x.toml --disk base", "--file: describes exports as a whole"),
+        ("disk add c --rbd p/i@", "--rbd: `p/i@` is no image: write POOL/IMAGE"),
         ("disk add c", "storage: is missing: give --image, --volume, --qcow2, --rbd, --memory, --null or --sim"),
         ("disk add c --null 1G --direct", "--direct: has no meaning for storage null"),
         ("disk add c --null 1G --serial X", "error: unexpected argument '--serial'"),

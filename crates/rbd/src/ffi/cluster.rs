@@ -108,7 +108,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // SAFETY: no image of it is open any more: images own their pool. The connection is dropped behind it.
+        // SAFETY: no image of it is open any more: images share their pool. The connection is dropped behind it.
         unsafe { (self.cluster.library.rados_ioctx_destroy)(self.raw) };
     }
 }

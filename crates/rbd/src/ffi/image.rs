@@ -1,10 +1,14 @@
 //! An open image: what it is, its size, its exclusive lock, its metadata.
 
-use super::library::{FEATURE_EXCLUSIVE_LOCK, LOCK_EXCLUSIVE, Library, RawImage, RawInfo, RawSetting, RawWatcher};
+use super::library::{
+    FEATURE_EXCLUSIVE_LOCK, LOCK_EXCLUSIVE, Library, MIRRORED, RawImage, RawInfo, RawMirror, RawSetting, RawSnapshot,
+    RawWatcher,
+};
 use super::{Errno, Pool, answer, read, text};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::{self, MaybeUninit};
 use std::ptr;
+use std::sync::Arc;
 
 /// Most settings that an image has; librbd tells if there are more.
 const SETTINGS: usize = 256;
@@ -14,6 +18,10 @@ const OWNERS: usize = 16;
 const WATCHERS: usize = 256;
 /// Longest value of metadata that is asked for.
 const METADATA_BYTES_MAX: usize = 4096;
+/// Snapshots for which there is room at first; librbd tells if there are more.
+const SNAPSHOTS: usize = 64;
+/// Longest id of an image, with its end.
+const ID_BYTES_MAX: usize = 256;
 
 /// What an image is.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +30,24 @@ pub(crate) struct Stat {
     pub(crate) bytes: u64,
     /// Size of the objects that it consists of, in bytes.
     pub(crate) object_bytes: u64,
+}
+
+/// How an image is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opening {
+    /// The cluster tells of changes, for which the user needs the right to write. Nothing is written, and no lock taken, unless it is asked for.
+    Watched,
+    /// Nobody tells of changes: what it was when it was opened is what librbd takes it for.
+    Unwatched,
+}
+
+/// One of an image's snapshots.
+#[derive(Clone, Debug)]
+pub(crate) struct Snapshot {
+    /// Which no other snapshot of the pool ever has.
+    pub(crate) id: u64,
+    /// Its name, which may change.
+    pub(crate) name: String,
 }
 
 /// Whom librbd tells of changes.
@@ -37,8 +63,8 @@ pub(crate) struct Image {
     pub(super) library: &'static Library,
     pub(super) raw: RawImage,
     watch: Option<Watch>,
-    /// Closed behind the image.
-    _pool: Pool,
+    /// Closed behind the last of its images.
+    pool: Arc<Pool>,
 }
 
 // SAFETY: librbd locks what its handles share; an image may be used and closed by any thread.
@@ -48,18 +74,59 @@ unsafe impl Sync for Image {}
 
 impl Image {
     /// Opens an image of the pool.
-    pub(crate) fn open(pool: Pool, name: &str, read_only: bool) -> Result<Image, (Errno, Pool)> {
+    pub(crate) fn open(pool: &Arc<Pool>, name: &str, opening: Opening) -> Result<Image, Errno> {
         let library = pool.cluster.library;
-        let opened = text(name).and_then(|name| {
-            let mut raw = ptr::null_mut();
-            let open = if read_only { library.rbd_open_read_only } else { library.rbd_open };
-            // SAFETY: the pool is open, the rest lives for the call; without a snapshot it is the image as it is now.
-            answer(unsafe { open(pool.raw, name.as_ptr(), &raw mut raw, ptr::null()) })?;
-            Ok(raw)
-        });
-        match opened {
-            Ok(raw) => Ok(Image { library, raw, watch: None, _pool: pool }),
-            Err(errno) => Err((errno, pool)),
+        let open = match opening {
+            Opening::Watched => library.rbd_open,
+            Opening::Unwatched => library.rbd_open_read_only,
+        };
+        let (name, mut raw) = (text(name)?, ptr::null_mut());
+        // SAFETY: the pool is open, the rest lives for the call; without a snapshot it is the image as it is now.
+        answer(unsafe { open(pool.raw, name.as_ptr(), &raw mut raw, ptr::null()) })?;
+        Ok(Image { library, raw, watch: None, pool: pool.clone() })
+    }
+
+    /// Opens the image with this id as it is now, whatever it is called, without a watch.
+    pub(crate) fn open_again(&self, id: &str) -> Result<Image, Errno> {
+        let (id, mut raw) = (text(id)?, ptr::null_mut());
+        let open = self.library.rbd_open_by_id_read_only;
+        // SAFETY: as above.
+        answer(unsafe { open(self.pool.raw, id.as_ptr(), &raw mut raw, ptr::null()) })?;
+        Ok(Image { library: self.library, raw, watch: None, pool: self.pool.clone() })
+    }
+
+    /// Its id, which no other image of the pool ever has.
+    pub(crate) fn id(&self) -> Result<String, Errno> {
+        let mut id = vec![0_u8; ID_BYTES_MAX];
+        // SAFETY: the image is open, and the buffer has the length that is said.
+        answer(unsafe { (self.library.rbd_get_id)(self.raw, id.as_mut_ptr().cast(), id.len()) })?;
+        Ok(read(&id))
+    }
+
+    /// Its snapshots.
+    pub(crate) fn snapshots(&self) -> Result<Vec<Snapshot>, Errno> {
+        let mut room = SNAPSHOTS;
+        loop {
+            let mut raw = vec![RawSnapshot { id: 0, size: 0, name: ptr::null() }; room];
+            let mut most = c_int::try_from(room).unwrap_or(c_int::MAX);
+            // SAFETY: the image is open, and there is room for as many as are said.
+            match answer(unsafe { (self.library.rbd_snap_list)(self.raw, raw.as_mut_ptr(), &raw mut most) }) {
+                // It says how many there are now, and there may be more when it is asked again.
+                Err(Errno(libc::ERANGE)) => room = usize::try_from(most).unwrap_or(room).max(room) + SNAPSHOTS,
+                Err(errno) => return Err(errno),
+                Ok(count) => {
+                    let there = usize::try_from(count).unwrap_or(0).min(room);
+                    let snapshots = raw[..there].iter().map(|raw| {
+                        // SAFETY: librbd has filled this one with a text.
+                        let name = unsafe { CStr::from_ptr(raw.name) }.to_string_lossy().into_owned();
+                        Snapshot { id: raw.id, name }
+                    });
+                    let snapshots = snapshots.collect();
+                    // SAFETY: what librbd has filled goes back to it, once; behind the last is one without a name.
+                    unsafe { (self.library.rbd_snap_list_end)(raw.as_mut_ptr()) };
+                    return Ok(snapshots);
+                }
+            }
         }
     }
 
@@ -129,6 +196,19 @@ impl Image {
     pub(crate) fn unlock(&self) -> Result<(), Errno> {
         // SAFETY: the image is open.
         answer(unsafe { (self.library.rbd_lock_release)(self.raw) }).map(drop)
+    }
+
+    /// Whether it is a mirror's copy that only the mirror writes; not where that cannot be told.
+    pub(crate) fn is_demoted(&self) -> bool {
+        let mut mirror = RawMirror { global_id: ptr::null_mut(), state: 0, primary: false };
+        let info = self.library.rbd_mirror_image_get_info;
+        // SAFETY: the image is open, and there is room for what is filled.
+        if answer(unsafe { info(self.raw, &raw mut mirror, mem::size_of::<RawMirror>()) }).is_err() {
+            return false;
+        }
+        // SAFETY: what librbd has filled goes back to it, once.
+        unsafe { (self.library.rbd_mirror_image_get_info_cleanup)(&raw mut mirror) };
+        mirror.state == MIRRORED && !mirror.primary
     }
 
     /// Who has the exclusive lock: the address of a client.
@@ -242,7 +322,7 @@ unsafe extern "C" fn updated(told: *mut c_void) {
 impl Drop for Image {
     fn drop(&mut self) {
         self.end_watch();
-        // SAFETY: no request is under way: whoever has one keeps the image. The pool is dropped behind it.
+        // SAFETY: no request is under way: whoever has one keeps the image. The pool goes behind it.
         let _ = unsafe { (self.library.rbd_close)(self.raw) };
     }
 }

@@ -50,6 +50,25 @@ pub(super) struct RawWatcher {
     pub(super) cookie: u64,
 }
 
+/// `rbd_snap_info_t`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct RawSnapshot {
+    pub(super) id: u64,
+    pub(super) size: u64,
+    pub(super) name: *const c_char,
+}
+
+/// `rbd_mirror_image_info_t`
+#[repr(C)]
+pub(super) struct RawMirror {
+    pub(super) global_id: *mut c_char,
+    pub(super) state: c_int,
+    pub(super) primary: bool,
+}
+
+/// `RBD_MIRROR_IMAGE_ENABLED`
+pub(super) const MIRRORED: c_int = 1;
 /// `RBD_LOCK_MODE_EXCLUSIVE`
 pub(super) const LOCK_EXCLUSIVE: c_int = 0;
 /// `RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`
@@ -62,6 +81,8 @@ pub(super) const FEATURE_EXCLUSIVE_LOCK: u64 = 1 << 2;
 pub(crate) enum MissingLibrary {
     /// storage `rbd` needs Ceph's library, which is not on this machine: `apt-get install librbd1` ({0})
     NotFound(String),
+    /// storage `rbd` needs Ceph's library, which cannot be loaded here: {0}; look at the daemon's limits (`LimitNOFILE=`, `LimitAS=`), and whether it may run code from there
+    Unloadable(String),
     /// storage `rbd` needs the library of Ceph 16 or newer, and this one has no `{0}`: `apt-get install librbd1` of a newer release
     TooOld(&'static str),
 }
@@ -106,7 +127,11 @@ functions! {
         rbd_namespace_exists(RawPool, *const c_char, *mut bool) -> c_int;
         rbd_open(RawPool, *const c_char, *mut RawImage, *const c_char) -> c_int;
         rbd_open_read_only(RawPool, *const c_char, *mut RawImage, *const c_char) -> c_int;
+        rbd_open_by_id_read_only(RawPool, *const c_char, *mut RawImage, *const c_char) -> c_int;
+        rbd_get_id(RawImage, *mut c_char, usize) -> c_int;
         rbd_close(RawImage) -> c_int;
+        rbd_snap_list(RawImage, *mut RawSnapshot, *mut c_int) -> c_int;
+        rbd_snap_list_end(*mut RawSnapshot);
         rbd_snap_set(RawImage, *const c_char) -> c_int;
         rbd_stat(RawImage, *mut RawInfo, usize) -> c_int;
         rbd_get_size(RawImage, *mut u64) -> c_int;
@@ -121,6 +146,8 @@ functions! {
         rbd_lock_break(RawImage, c_int, *const c_char) -> c_int;
         rbd_watchers_list(RawImage, *mut RawWatcher, *mut usize) -> c_int;
         rbd_watchers_list_cleanup(*mut RawWatcher, usize);
+        rbd_mirror_image_get_info(RawImage, *mut RawMirror, usize) -> c_int;
+        rbd_mirror_image_get_info_cleanup(*mut RawMirror);
         rbd_metadata_get(RawImage, *const c_char, *mut c_char, *mut usize) -> c_int;
         rbd_metadata_set(RawImage, *const c_char, *const c_char) -> c_int;
         rbd_metadata_remove(RawImage, *const c_char) -> c_int;
@@ -156,7 +183,7 @@ impl Library {
             // SAFETY: what the libraries do when they are loaded is making tables of their own. They come from where the dynamic linker
             // looks for any library of this program.
             let shared = unsafe { Shared::open(Some(name), RTLD_NOW | RTLD_LOCAL) };
-            shared.map_err(|error| MissingLibrary::NotFound(reason(&error)))
+            shared.map_err(|error| missing(reason(&error)))
         });
         let (rados, rbd) = (rados?, rbd?);
         let library = Library::find(&rados, &rbd)?;
@@ -164,6 +191,13 @@ impl Library {
         std::mem::forget((rados, rbd));
         Ok(Box::leak(Box::new(library)))
     }
+}
+
+/// Why it is not there, by what the dynamic linker says (ld.so has no numbers for that).
+fn missing(reason: String) -> MissingLibrary {
+    // The others are of a package that was installed in part.
+    let is_absent = ["No such file", "file too short", "invalid ELF header"].iter().any(|words| reason.contains(words));
+    if is_absent { MissingLibrary::NotFound(reason) } else { MissingLibrary::Unloadable(reason) }
 }
 
 /// What the dynamic linker says, which names the library.
@@ -181,6 +215,15 @@ mod tests {
         let missing = Library::load("librados-of-nobody.so.2", RBD).err().unwrap().to_string();
         assert!(missing.contains("`apt-get install librbd1`"), "{missing}");
         assert!(missing.contains("librados-of-nobody.so.2") && !missing.contains('\n'), "{missing}");
+        // What is there and cannot be loaded is not to be installed.
+        let unloadable = Library::load("/", RBD).err().unwrap().to_string();
+        assert!(unloadable.contains("cannot be loaded here: /: ") && !unloadable.contains("apt-get"), "{unloadable}");
+        for words in [
+            "librbd.so.1: failed to map segment from shared object",
+            "librbd.so.1: cannot open shared object file: Too many open files",
+        ] {
+            assert!(matches!(super::missing(words.to_owned()), MissingLibrary::Unloadable(_)), "{words}");
+        }
         // A library that has none of these functions.
         let old = Library::load("libc.so.6", "libc.so.6").err().unwrap().to_string();
         assert!(old.contains("rados_create"), "{old}");

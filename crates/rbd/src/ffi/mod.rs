@@ -13,9 +13,9 @@ mod library;
 mod submit;
 
 pub(crate) use cluster::{Cluster, Pool};
-pub(crate) use image::Image;
+pub(crate) use image::{Image, Opening};
 pub(crate) use library::{Library, MissingLibrary};
-pub(crate) use submit::{Flight, Parked, Ready, pad};
+pub(crate) use submit::{Flight, Parked, Ready};
 
 use std::ffi::{CStr, CString};
 

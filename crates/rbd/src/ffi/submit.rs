@@ -11,7 +11,7 @@ use engine::Reply;
 use libc::iovec;
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
-use storage::{Operation, Progress, Task, kit};
+use storage::{Operation, Progress, Task};
 
 /// Where the reply of a task waits for its end. Apart from the task's state, so that nobody who looks at that looks at this.
 struct Waiting {
@@ -142,10 +142,4 @@ unsafe extern "C" fn ended(completion: RawCompletion, waiting: *mut c_void) {
     // librbd has nothing of it any more. Before whoever has the image is told, who may let go of it.
     drop(permit);
     reply.complete(i32::try_from(returned).unwrap_or(i32::MAX));
-}
-
-/// Fills what a read has left of the task's buffers: nothing is there, which reads as zeroes.
-pub(crate) fn pad(task: &Task, done_bytes: u64) {
-    // SAFETY: the task has not ended, so that its buffers are mapped, and its read has.
-    unsafe { kit::zero(&task.buffers, done_bytes) };
 }
