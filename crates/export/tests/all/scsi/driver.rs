@@ -39,7 +39,7 @@ pub(super) const REQUEST: usize = 2;
 pub(super) struct Server {
     pub(super) export: Export,
     pub(super) logical_units: LogicalUnits,
-    engine: Engine,
+    pub(super) engine: Engine,
     dir: TempDir,
 }
 

@@ -8,6 +8,7 @@ use super::reservations::{
 use super::tasks::{A_WHILE, COMPLETE, LOGICAL_UNIT_RESET};
 use crate::nbd::server::{Scripted, eventually};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use storage::Operation;
@@ -142,10 +143,13 @@ fn falls(storage: &Scripted, server: &Server, driver: &mut Driver) {
 
 #[test]
 fn a_fence_waits_for_what_a_ring_had_begun_that_falls() {
-    for falls_first in [false, true] {
+    for (falls_first, moves) in [(false, false), (true, false), (false, true), (true, true)] {
         let storage = Scripted::new(DISK_BYTES);
         let (one, _other, mut a, mut b) = registered(&storage);
         begins(&storage, &mut a);
+        // What it has begun is under way where it was.
+        let moved = if moves { &[0, 1][..] } else { &[] };
+        moved.iter().for_each(|worker| one.export.attach(3, *worker).unwrap());
         if falls_first {
             falls(&storage, &one, &mut a);
         }
@@ -165,18 +169,49 @@ fn a_fence_waits_for_what_a_ring_had_begun_that_falls() {
     }
 }
 
-/// A ring that has moved may have something under way where it was before, and is never let go of.
+/// The first worker dies, with the third ring of this device.
+fn worker_dies(server: &Server) {
+    /// Whoever lets go of it has not expected that.
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("the worker is to die");
+        }
+    }
+    let engine = &server.engine;
+    let [ring] = engine.workers()[0].rings[..] else { panic!("others have rings there") };
+    let (hold, held) = channel::<()>();
+    let (enters, inside) = channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            engine.with_ring(ring, move |_, _| {
+                enters.send(()).unwrap();
+                held.recv().unwrap_or_default();
+                panic!("the ring is to fall");
+            })
+        });
+        inside.recv().unwrap();
+        let bomb = Bomb;
+        scope.spawn(move || engine.with_ring(ring, move |_, _| std::mem::forget(bomb)));
+        // It is in the mailbox, of a ring that has gone when the worker comes to it.
+        std::thread::sleep(A_WHILE);
+        drop(hold);
+    });
+    eventually("it has died", || !engine.workers()[0].alive);
+}
+
+/// What a worker had begun that dies ends for nobody.
 #[test]
 fn nobody_is_fenced_of_whom_nobody_can_say_that_he_is_out() {
     for falls_first in [false, true] {
         let storage = Scripted::new(DISK_BYTES);
-        let (one, _other, mut a, mut b) = registered(&storage);
+        let (one, other, mut a, mut b) = registered(&storage);
+        (0..4).for_each(|ring| other.export.attach(ring, 1).unwrap());
+        (0..4).for_each(|ring| one.export.attach(ring, u32::from(ring < 2)).unwrap());
         begins(&storage, &mut a);
-        for worker in [0, 1] {
-            one.export.attach(3, worker).unwrap();
-        }
+        one.export.attach(3, 1).unwrap();
         if falls_first {
-            falls(&storage, &one, &mut a);
+            worker_dies(&one);
             let refused = b.reserve_out(B, (PREEMPT_AND_ABORT, WRITE_EXCLUSIVE), [0xb, 0xa], 0);
             assert_eq!(refused.status, 8, "BUSY");
             assert_eq!(keys(&mut b, B), [0xa, 0xb], "and nothing has changed");
@@ -187,8 +222,7 @@ fn nobody_is_fenced_of_whom_nobody_can_say_that_he_is_out() {
             let (cdb, list) = reserve_out((PREEMPT_AND_ABORT, WRITE_EXCLUSIVE), [0xb, 0xa], 0);
             let fence = b.begin(2, B, &cdb, &list, 0);
             eventually("it is out", || keys(&mut b, B) == [0xb]);
-            a.hears(A, (6, 0x2a, 5));
-            falls(&storage, &one, &mut a);
+            worker_dies(&one);
             assert_eq!(b.end(fence).sense_code(), (0xb, 0, 0));
         }
         storage.hold_looks(false);
