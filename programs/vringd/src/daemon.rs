@@ -317,7 +317,7 @@ impl control::Daemon for Daemon {
 
     fn remove_export(&self, name: &str, force: bool) -> Result<(), ApiError> {
         let _open = self.upgrade.gate();
-        let _changing = self.change_lock();
+        let changing = self.change_lock();
         let export = self.get(name)?;
         if export.connected() && !force {
             return Err(ApiError::Connected { name: name.to_owned() });
@@ -342,7 +342,8 @@ impl control::Daemon for Daemon {
         while served.as_ref().is_some_and(|served| Arc::strong_count(&served.export) > 1) && Instant::now() < by {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // With its own disk, which may write a volume back: nobody waits for the exports meanwhile.
+        // With its own disk, which may write a volume back, or wait for a cluster: nobody else waits meanwhile.
+        drop(changing);
         drop(served);
         for (lun, lease) in units {
             units::end(lease, watches.get(&lun));

@@ -112,10 +112,12 @@ impl Daemon {
     /// Closes a disk, which may write a volume back.
     pub(crate) fn remove_disk(&self, name: &str) -> Result<(), ApiError> {
         let _open = self.upgrade.gate();
-        let _changing = self.change_lock();
+        let changing = self.change_lock();
         self.jobs.check_copied(name)?;
         let disk = self.disks.remove(name)?;
         let storage = Arc::downgrade(&disk.storage());
+        // Nobody finds it any more, and others have not to wait for a cluster, or for what is written back.
+        drop(changing);
         drop(disk);
         if storage.strong_count() > 0 {
             let why =

@@ -529,6 +529,18 @@ fn an_image_whose_cluster_is_away_is_opened_once_however_often_it_is_asked_for()
         opening.join().expect("no panic")?;
         Ok::<_, anyhow::Error>(())
     })?;
+    // Others do not wait for one that is being closed.
+    osd("STOP")?;
+    thread::scope(|scope| {
+        let closing = scope.spawn(|| daemon.client().order(Method::DELETE, "/v1/disks/first"));
+        eventually("it is on its way", || Ok(daemon.client().get::<Vec<Disk>>("/v1/disks")?.is_empty()))?;
+        let other = json!({ "name": "other", "storage": { "kind": "null", "size": "1M" } });
+        daemon.client().send::<Disk>(Method::POST, "/v1/disks", &other)?;
+        daemon.client().order(Method::DELETE, "/v1/disks/other")?;
+        ensure!(!closing.is_finished(), "it did not wait for its cluster");
+        osd("CONT")?;
+        Ok::<_, anyhow::Error>(closing.join().expect("no panic")?)
+    })?;
     daemon.stop()
 }
 
