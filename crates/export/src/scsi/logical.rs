@@ -116,20 +116,22 @@ impl LogicalUnits {
         let by = Instant::now() + BREAK_PATIENCE;
         // An earlier disk of the name may be a unit still, while requests on it are under way.
         let is_its = |unit: &Logical| unit.disk == disk && unit.kept.as_ref().map(Arc::as_ptr) == kept.map(Arc::as_ptr);
-        let units: Vec<_> = {
+        // Let go of behind the lock: whoever has one last closes its disk.
+        let all: Vec<_>;
+        let storing = {
             let shelf = self.lock();
-            let units: Vec<_> = shelf.units.values().filter_map(Weak::upgrade).filter(|unit| is_its(unit)).collect();
-            match kept.filter(|kept| units.is_empty() && (kept.is_storing() || !kept.record().is_empty())) {
-                None => units,
-                Some(kept) => {
-                    // No unit begins with it from now on until that is done.
-                    let storing = kept.clone().storing()?;
-                    drop(shelf);
-                    return stored_by(by, &Jobs::on(&RECORDS), move || storing.store(&[]));
-                }
+            all = shelf.units.values().filter_map(Weak::upgrade).collect();
+            let is_kept = |kept: &&Arc<RecordFile>| kept.is_storing() || !kept.record().is_empty();
+            // No unit begins with it from then on until it is stored.
+            match kept.filter(is_kept).filter(|_| !all.iter().any(|unit| is_its(unit))) {
+                Some(kept) => Some(kept.clone().storing()?),
+                None => None,
             }
         };
-        units.iter().try_for_each(|unit| unit.break_reservations(by))
+        match storing {
+            Some(storing) => stored_by(by, &Jobs::on(&RECORDS), move || storing.store(&[])),
+            None => all.iter().filter(|unit| is_its(unit)).try_for_each(|unit| unit.break_reservations(by)),
+        }
     }
 
     /// An earlier program has left these reservations of a unit.
