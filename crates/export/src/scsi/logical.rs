@@ -121,7 +121,8 @@ impl LogicalUnits {
         let storing = {
             let shelf = self.lock();
             all = shelf.units.values().filter_map(Weak::upgrade).collect();
-            let is_kept = |kept: &&Arc<RecordFile>| kept.is_storing() || !kept.record().is_empty();
+            let is_kept =
+                |kept: &&Arc<RecordFile>| kept.is_storing() || kept.is_uncertain() || !kept.record().is_empty();
             // No unit begins with it from then on until it is stored.
             match kept.filter(is_kept).filter(|_| !all.iter().any(|unit| is_its(unit))) {
                 Some(kept) => Some(kept.clone().storing()?),
@@ -129,7 +130,11 @@ impl LogicalUnits {
             }
         };
         match storing {
-            Some(storing) => stored_by(by, &Jobs::on(&RECORDS), move || storing.store(&[])),
+            Some(storing) => {
+                // No unit may ever have been there.
+                RECORDS.prepare();
+                stored_by(by, &Jobs::on(&RECORDS), move || storing.store(&[]))
+            }
             None => all.iter().filter(|unit| is_its(unit)).try_for_each(|unit| unit.break_reservations(by)),
         }
     }
@@ -314,7 +319,7 @@ impl State {
 
     /// Another driver than before comes by this path: to it the unit has just been turned on, but for what is kept of reservations.
     pub(crate) fn begins(&mut self, path: u64, nexus: Nexus) {
-        if self.paths.len() == 1 {
+        if self.is_reached_by_one() {
             self.facts.reset();
         }
         self.reservations.nexus_lost(nexus);
@@ -354,6 +359,13 @@ impl State {
     /// The first device that has it, and the only one so far.
     pub(crate) fn is_first(&self) -> bool {
         self.paths.len() == 1
+    }
+
+    /// By the devices of one export, of which one may be gone while requests of it are under way.
+    fn is_reached_by_one(&self) -> bool {
+        let mut nexuses = self.paths.values().map(|path| path.port.nexus);
+        let first = nexuses.next();
+        nexuses.all(|other| Some(other) == first)
     }
 
     /// Whom to ask for the tasks that come by those other paths whose nexuses are among these.
@@ -593,7 +605,7 @@ impl Logical {
 
     fn expect_no_more(&self) {
         self.change(|state| {
-            if !std::mem::take(&mut state.expected).is_empty() && state.paths.len() == 1 {
+            if !std::mem::take(&mut state.expected).is_empty() && state.is_reached_by_one() {
                 state.tell_all(Attention::InquiryChanged);
             }
         });

@@ -87,6 +87,8 @@ struct State {
     /// The frontend has asked for the window: it knows what to do with orders.
     is_shown: bool,
     queue: VecDeque<Told>,
+    /// Counts how often everything was taken out.
+    emptied: u64,
     /// Orders that the frontend has.
     asked: usize,
     /// Somebody passes orders on.
@@ -108,6 +110,7 @@ impl Window {
             channel: BackendChannel::default(),
             is_shown: false,
             queue: VecDeque::new(),
+            emptied: 0,
             asked: 0,
             is_passing: false,
             until_idle: Vec::new(),
@@ -155,6 +158,7 @@ impl Window {
         let (queue, idle) = {
             let mut state = self.lock();
             state.table.forget();
+            state.emptied += 1;
             (std::mem::take(&mut state.queue), std::mem::take(&mut state.until_idle))
         };
         // What is under way is answered, or the channel ends.
@@ -166,6 +170,7 @@ impl Window {
     /// "VHOST_USER_BACKEND_SHMEM_MAP"), and one whose rings were only stopped has: the frontend says of a slot where there is
     /// nothing that it cannot take that out, which is just as well.
     pub(crate) fn clear(self: &Arc<Self>) {
+        self.lock().emptied += 1;
         self.unmap_slots(|table| table.all().collect());
     }
 
@@ -212,16 +217,21 @@ impl Window {
         open: impl FnOnce() -> Result<FileToMap, Errno>,
         done: Done,
     ) -> Arc<Waiting> {
-        let file = self.may_map(window_offset, part, len).and_then(|slot| match slot {
-            Some(slot) => open().map(|file| Some((slot, file))),
+        let file = self.may_map(window_offset, part, len).and_then(|may| match may {
+            Some((slot, emptied)) => open().map(|file| Some((slot, emptied, file))),
             None => Ok(None),
         });
-        let (slot, file) = match file {
+        let (slot, emptied, file) = match file {
             Ok(Some(found)) => found,
             Ok(None) => return Waiting::new(0, done),
             Err(error) => return over(done, error),
         };
         let mut state = self.lock();
+        if state.emptied != emptied {
+            // The guest has unmounted meanwhile, by another queue: it was told that nothing comes any more.
+            drop(state);
+            return over(done, Errno::IO);
+        }
         let orders: Vec<_> = state.table.map(slot, part).collect();
         let waiting = Waiting::new(orders.len(), done);
         let mut file = Some(file);
@@ -234,14 +244,14 @@ impl Window {
         waiting
     }
 
-    /// The slot that something has to be put into; `None` where it is already.
-    fn may_map(&self, window_offset: u64, part: Part, len: u64) -> Result<Option<Slot>, Errno> {
+    /// The slot that something has to be put into, and how often the window was emptied before; `None` where it is already.
+    fn may_map(&self, window_offset: u64, part: Part, len: u64) -> Result<Option<(Slot, u64)>, Errno> {
         let state = self.lock();
         let slot = state.table.slot(window_offset, part.offset, len)?;
         if state.queue.len() >= WAITING_MAX {
             return Err(Errno::AGAIN);
         }
-        Ok((!state.table.has(slot, part)).then_some(slot))
+        Ok((!state.table.has(slot, part)).then_some((slot, state.emptied)))
     }
 
     /// Takes parts of the window out: each is an offset and a length. `done` may be called before this returns.
