@@ -52,7 +52,7 @@ pub(crate) fn give_up(image: &Image, spec: &Spec, lock: Held) {
         Err(Errno(libc::ENOENT)) => Ok(()),
         removed => removed,
     };
-    if let Err(errno) = removed.and_then(|()| image.unlock()) {
+    if let Err(errno) = removed.and(image.unlock()) {
         tracing::warn!(image = %spec, error = %errno.words(), "the lock of an image could not be given up: it lapses within 30 s");
     }
     drop(lock);

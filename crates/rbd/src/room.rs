@@ -37,6 +37,9 @@ fn descriptors(open: usize, limit: usize, connections: usize) -> Result<(), Stri
 /// Has so many threads for a moment. Of limits there are several (a user's, a control group's and those above it, the machine's), of which
 /// most are not to be seen in a sandbox, and none says what others will have of it.
 fn threads(count: usize) -> io::Result<()> {
+    // One look at a time: two would take each other's room.
+    static LOOKING: Mutex<()> = Mutex::new(());
+    let _looking = LOOKING.lock().unwrap_or_else(PoisonError::into_inner);
     let gate = Mutex::new(());
     thread::scope(|scope| {
         // They stay until it is open, which it is when all are there, and when there can be no more.

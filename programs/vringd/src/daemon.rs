@@ -342,12 +342,15 @@ impl control::Daemon for Daemon {
         while served.as_ref().is_some_and(|served| Arc::strong_count(&served.export) > 1) && Instant::now() < by {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // With its own disk, which may write a volume back, or wait for a cluster: nobody else waits meanwhile.
-        drop(changing);
-        drop(served);
+        // Its name and its disks are free when others may change something again.
+        let disk = served.and_then(|served| served.disk);
         for (lun, lease) in units {
             units::end(lease, watches.get(&lun));
         }
+        let own = disk.filter(|lease| lease.disk().owner().is_some());
+        // To close its own disk may take a volume's write-back, or a cluster's time: nobody else waits meanwhile.
+        drop(changing);
+        drop(own);
         // Workers still hold the image's descriptor, and with it its lock.
         self.engine.sweep_files();
         Ok(())
