@@ -7,7 +7,7 @@ use export::{Limits, Rate};
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use storage::{Execution, FileOptions, FileStorage, SimOptions, SimStorage, Storage};
 use values::ByteSize;
@@ -62,8 +62,8 @@ fn many_clients_are_served_by_one_worker_and_then_are_gone() {
     assert_eq!(server.connections(), 0);
 }
 
-/// Writes and reads one client's MiBs until told to stop, with many requests in flight; how often.
-fn load(client: &mut Client, first: u64, stop: &AtomicBool) -> u64 {
+/// Writes and reads one client's MiBs until told to stop, with many requests in flight, and counts how often it has.
+fn load(client: &mut Client, first: u64, stop: &AtomicBool, done: &AtomicU64) {
     // Short ones, and one that is waited for as a whole.
     let sizes = [512, 4096, 1 << 20, 70_144, 20_480, 512, 300 << 10];
     let mut rounds = 0;
@@ -79,8 +79,13 @@ fn load(client: &mut Client, first: u64, stop: &AtomicBool) -> u64 {
             assert!(reply.data == write.data, "round {rounds}: not what was written at {}", write.offset);
         }
         rounds += 1;
+        done.store(rounds, Ordering::SeqCst);
     }
-    rounds
+}
+
+/// Loads of which each has gone through that many rounds.
+fn all_have_done(rounds: u64, loads: &[AtomicU64]) -> bool {
+    loads.iter().all(|done| done.load(Ordering::SeqCst) >= rounds)
 }
 
 fn move_under_load(storage: Arc<dyn Storage>, poll: Poll) {
@@ -94,24 +99,25 @@ fn connections_over_tls_move_between_workers_under_load() {
 }
 
 fn move_all(server: &Server) {
-    let stop = AtomicBool::new(false);
+    let (stop, done) = (AtomicBool::new(false), [const { AtomicU64::new(0) }; 3]);
     // One that is silent moves too, and one that has not chosen.
     let (mut silent, handshake) = (server.client(Replies::Simple), server.handshake());
     std::thread::scope(|scope| {
-        let loads: Vec<_> = (0..3)
-            .map(|number| {
-                let stop = &stop;
-                scope.spawn(move || load(&mut server.client(REPLIES[number as usize % 2]), number * (2 << 20), stop))
-            })
-            .collect();
+        for (number, done) in (0..).zip(&done) {
+            let stop = &stop;
+            let mut client = server.client(REPLIES[number as usize % 2]);
+            scope.spawn(move || load(&mut client, number * (2 << 20), stop, done));
+        }
         eventually("all are connected", || server.listed() == 5);
-        for round in 0..400_u16 {
-            server.export.attach(round % 5, u32::from(round / 5) % 3).unwrap();
-        }
+        let mut places = (0..3).cycle().flat_map(|worker| (0..5).map(move |ring| (ring, worker)));
+        // However late a load has its turn: it is moved in the midst of its requests.
+        eventually("all have been under way while they moved", || {
+            for (ring, worker) in places.by_ref().take(400) {
+                server.export.attach(ring, worker).unwrap();
+            }
+            all_have_done(2, &done)
+        });
         stop.store(true, Ordering::SeqCst);
-        for load in loads {
-            assert!(load.join().unwrap() > 0);
-        }
     });
     silent.write(0, &pattern(512, 3));
     assert_eq!(handshake.go(NAME).read(0, 512), pattern(512, 3));
@@ -338,15 +344,13 @@ fn a_disk_that_has_grown_is_larger_for_old_and_new_clients() {
 fn a_disk_grows_under_load() {
     let storage = Arc::new(memory(6 << 20));
     let server = Server::like(&Like { workers: 2, ..Like::default() }, storage.clone());
-    let stop = AtomicBool::new(false);
+    let (stop, done) = (AtomicBool::new(false), [const { AtomicU64::new(0) }; 2]);
     std::thread::scope(|scope| {
-        let loads: Vec<_> = (0..2)
-            .map(|number| {
-                let (server, stop) = (&server, &stop);
-                scope.spawn(move || load(&mut server.client(Replies::Simple), number * (2 << 20), stop))
-            })
-            .collect();
-        eventually("both are connected", || server.listed() == 2);
+        for (number, done) in (0..).zip(&done) {
+            let (stop, mut client) = (&stop, server.client(Replies::Simple));
+            scope.spawn(move || load(&mut client, number * (2 << 20), stop, done));
+        }
+        eventually("both are under way", || all_have_done(1, &done));
         for step in 1..=20 {
             let size = (6 << 20) + step * 65_536;
             storage.resize(size).unwrap();
@@ -354,7 +358,6 @@ fn a_disk_grows_under_load() {
             assert_eq!(server.client(Replies::Simple).told.size_bytes, size);
         }
         stop.store(true, Ordering::SeqCst);
-        loads.into_iter().for_each(|load| assert!(load.join().unwrap() > 0));
     });
 }
 

@@ -18,7 +18,7 @@ use export::{Admission, Engine, StreamListener};
 use passthrough::Options;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 use tempfile::TempDir;
 use values::Listen;
@@ -240,33 +240,32 @@ fn connections_move_between_workers_under_load() {
         (Execution::Auto, Poll::default()),
     ] {
         let server = Server::new(&Like { execution, workers: 3, poll, ..Like::default() });
-        let stop = AtomicBool::new(false);
+        let (stop, done) = (AtomicBool::new(false), [const { AtomicU64::new(0) }; 3]);
         // One that is silent moves too.
         let mut silent = server.client();
         std::thread::scope(|scope| {
-            let loads: Vec<_> = (0..3)
-                .map(|index| {
-                    let (server, stop) = (&server, &stop);
-                    scope.spawn(move || {
-                        let mut client = server.connect().attached(1 << 20);
-                        let mut rounds = 0;
-                        while !stop.load(Ordering::SeqCst) {
-                            write_and_read(&mut client, &format!("file-{index}-{rounds}"), 1 << 20, (1 << 20) + 5);
-                            std::fs::remove_file(server.file(&format!("file-{index}-{rounds}"))).unwrap();
-                            rounds += 1;
-                        }
-                        rounds
-                    })
-                })
-                .collect();
+            for (index, done) in done.iter().enumerate() {
+                let (server, stop) = (&server, &stop);
+                scope.spawn(move || {
+                    let mut client = server.connect().attached(1 << 20);
+                    while !stop.load(Ordering::SeqCst) {
+                        let name = format!("file-{index}-{}", done.load(Ordering::SeqCst));
+                        write_and_read(&mut client, &name, 1 << 20, (1 << 20) + 5);
+                        std::fs::remove_file(server.file(&name)).unwrap();
+                        done.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+            }
             eventually("all are connected", || server.listed() == 4);
-            for round in 0..600_u16 {
-                server.export.attach(round % 4, u32::from(round / 4) % 3).unwrap();
-            }
+            let mut places = (0..3).cycle().flat_map(|worker| (0..4).map(move |ring| (ring, worker)));
+            // However late a load has its turn: it is moved in the midst of its requests.
+            eventually("all have been under way while they moved", || {
+                for (ring, worker) in places.by_ref().take(600) {
+                    server.export.attach(ring, worker).unwrap();
+                }
+                done.iter().all(|done| done.load(Ordering::SeqCst) >= 2)
+            });
             stop.store(true, Ordering::SeqCst);
-            for load in loads {
-                assert!(load.join().unwrap() > 0);
-            }
         });
         silent.create(1, "silent");
         let moves: u64 = server.export.rings().iter().map(|ring| ring.stay.moves).sum();
