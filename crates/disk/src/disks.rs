@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
-use storage::{RecordFile, Storage};
+use storage::{Kind, RecordFile, Storage};
 use utoipa::ToSchema;
 
 /// How often a change of capacity is looked for that somebody waits for.
@@ -54,15 +54,22 @@ pub enum Sharing {
     Readers,
     /// Any number of SCSI devices, and nothing else: its operator shares it among guests that know of each other.
     Units,
+    /// One SCSI device, and nothing else: what stands behind it performs SCSI commands, and no operation.
+    Passed,
 }
 
 impl Sharing {
-    /// That of a disk by its description.
-    pub fn of(is_shared: bool, read_only: bool) -> Sharing {
-        match (is_shared, read_only) {
-            (true, _) => Sharing::Units,
-            (false, true) => Sharing::Readers,
-            (false, false) => Sharing::One,
+    /// That of a disk by its description. What is passed through is shared by nobody.
+    pub fn of(is_shared: bool, storage: &dyn Kind) -> Sharing {
+        Sharing::said(is_shared, storage.read_only(), storage.passes())
+    }
+
+    fn said(is_shared: bool, read_only: bool, passes: bool) -> Sharing {
+        match (passes, is_shared, read_only) {
+            (true, ..) => Sharing::Passed,
+            (_, true, _) => Sharing::Units,
+            (_, false, true) => Sharing::Readers,
+            (_, false, false) => Sharing::One,
         }
     }
 }
@@ -115,6 +122,22 @@ pub enum DiskError {
         /// The disk.
         name: String,
         /// No SCSI device.
+        user: User,
+    },
+    /// disk `{name}` is a SCSI device of the host (storage `sg`), and only a unit of a SCSI device passes its commands through, so {user} cannot use it: make that a SCSI device (`kind = "scsi"`) with the disk among its `luns`
+    Passed {
+        /// The disk.
+        name: String,
+        /// No SCSI device.
+        user: User,
+    },
+    /// disk `{name}` is a SCSI device of the host (storage `sg`) and used by {by}, so {user} cannot use it: to the device both guests would be one
+    PassedToOne {
+        /// The disk.
+        name: String,
+        /// Its user.
+        by: User,
+        /// Another one.
         user: User,
     },
     /// requests of an earlier user of the shared disk `{name}` are still under way beside {users}: try again when its storage has answered them, or restart the daemon if that lasts
@@ -228,7 +251,8 @@ impl Disk {
 
     /// Who may use it at once.
     pub fn sharing(&self) -> Sharing {
-        Sharing::of(self.is_shared, self.storage().describe().read_only)
+        let storage = self.storage();
+        Sharing::said(self.is_shared, storage.describe().read_only, storage.passes().is_some())
     }
 
     /// Held while its capacity changes: changes are heard of in their order.
@@ -273,18 +297,22 @@ impl fmt::Debug for Disk {
 /// Whether `user` may use a disk, beside those that do: the rule for what is open and for what a configuration describes.
 ///
 /// # Errors
-/// [`DiskError::SharedByUnits`], [`DiskError::NotShared`], [`DiskError::Writable`].
+/// [`DiskError::SharedByUnits`], [`DiskError::Passed`], [`DiskError::PassedToOne`], [`DiskError::NotShared`], [`DiskError::Writable`].
 pub fn may_use(name: &str, sharing: Sharing, users: &[User], (user, role): (&User, Role)) -> Result<(), DiskError> {
     let (name, user) = (|| name.to_owned(), || user.clone());
     match (sharing, role, users.first()) {
         (Sharing::Units, Role::Whole, _) => Err(DiskError::SharedByUnits { name: name(), user: user() }),
+        (Sharing::Passed, Role::Whole, _) => Err(DiskError::Passed { name: name(), user: user() }),
+        (Sharing::Passed, Role::Unit, Some(by)) => {
+            Err(DiskError::PassedToOne { name: name(), by: by.clone(), user: user() })
+        }
         (Sharing::One, Role::Unit, Some(by)) => {
             Err(DiskError::NotShared { name: name(), by: by.clone(), user: user() })
         }
         (Sharing::One, Role::Whole, Some(by)) => {
             Err(DiskError::Writable { name: name(), by: by.clone(), user: user() })
         }
-        (Sharing::One, _, None) | (Sharing::Readers, ..) | (Sharing::Units, Role::Unit, _) => Ok(()),
+        (Sharing::One | Sharing::Passed, _, None) | (Sharing::Readers, ..) | (Sharing::Units, Role::Unit, _) => Ok(()),
     }
 }
 

@@ -24,6 +24,7 @@ pub use disks::{Disk, DiskError, Disks, Lease, Role, Sharing, UnderWay, User, li
 pub use image::Qcow2Options;
 pub use migratable::CLOSE_THREAD;
 pub use rbd::{RbdOptions, Spec as RbdSpec};
+pub use sg::{COMMANDS_MAX as SG_COMMANDS_MAX, SgOptions};
 pub use storage::{Distribution, FileOptions, MemoryOptions, NullOptions, SimOptions};
 pub use volume::VolumeOptions;
 
@@ -94,6 +95,8 @@ kinds! {
     "qcow2" => Qcow2(Qcow2Options),
     /// An image of a Ceph cluster (RBD).
     "rbd" => Rbd(RbdOptions),
+    /// A SCSI device of the host (/dev/sg*), passed through to a unit of a SCSI device.
+    "sg" => Sg(SgOptions),
     /// Memory, anonymous or of a file on tmpfs: requests are copies, without system calls.
     "memory" => Memory(MemoryOptions),
     /// Nothing: writes are dropped.
@@ -199,7 +202,7 @@ mod tests {
         }
         assert_eq!(
             read("kind = 'tape'"),
-            Err("invalid field `kind`: \"tape\" is none of file, volume, qcow2, rbd, memory, null, sim".to_owned())
+            Err("invalid field `kind`: \"tape\" is none of file, volume, qcow2, rbd, sg, memory, null, sim".to_owned())
         );
         assert_eq!(read("size = 1"), Err("missing field `kind`".to_owned()));
         let message = read("kind = 'sim'\nsize = '1M'\nintent_log = { size = 'many' }").unwrap_err();

@@ -72,6 +72,11 @@ pub trait Kind: fmt::Debug + Send {
         None
     }
 
+    /// Whether it performs SCSI commands itself, and no operation: see [`Pass`](crate::Pass).
+    fn passes(&self) -> bool {
+        false
+    }
+
     /// Of a kind that is made and not found: what an intent log over it needs to know.
     fn made(&mut self) -> Option<Made<'_>> {
         None

@@ -1,6 +1,6 @@
 //! The trait that every storage implements.
 
-use crate::{Custody, Execution, Extent, Handed, InFront, Marked, Step, StorageError, Task, VolumeControl};
+use crate::{Custody, Execution, Extent, Handed, InFront, Marked, Pass, Step, StorageError, Task, VolumeControl};
 use engine::{Completion, Io, Token};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -8,7 +8,7 @@ use std::any::Any;
 use std::ops::Range;
 
 /// The words for what a storage is.
-const KINDS: [Word; 9] = ["file", "device", "memory", "null", "sim", "volume", "qcow2", "luks", "rbd"];
+const KINDS: [Word; 10] = ["file", "device", "memory", "null", "sim", "volume", "qcow2", "luks", "rbd", "sg"];
 
 /// One of them.
 type Word = &'static str;
@@ -17,7 +17,7 @@ type Word = &'static str;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Description {
-    /// `file`, `device`, `memory`, `null`, `sim`, `volume`, `qcow2`, `luks` or `rbd`.
+    /// `file`, `device`, `memory`, `null`, `sim`, `volume`, `qcow2`, `luks`, `rbd` or `sg`.
     #[serde(deserialize_with = "known")]
     pub kind: Word,
     /// Path, or a few words for storage without one.
@@ -140,6 +140,11 @@ pub trait Storage: Send + Sync {
 
     /// What only a storage has that changes hands; `None` for any other.
     fn custody(&self) -> Option<&dyn Custody> {
+        None
+    }
+
+    /// What only a storage has that performs SCSI commands itself, and no operation; `None` for any other. A unit of a SCSI device alone has it.
+    fn passes(&self) -> Option<&dyn Pass> {
         None
     }
 

@@ -46,7 +46,7 @@ impl Contents {
     /// # Errors
     /// As of [`start`](Self::start).
     pub(crate) fn unlocked(self, name: &str, storage: &StorageSpec) -> Result<Contents, ApiError> {
-        let takes_long = storage.luks().is_some() || matches!(storage, StorageSpec::Rbd(_));
+        let takes_long = storage.luks().is_some() || matches!(storage, StorageSpec::Rbd(_) | StorageSpec::Sg(_));
         if !takes_long || matches!(self, Contents::Handed(_)) {
             return Ok(self);
         }

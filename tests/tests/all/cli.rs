@@ -218,7 +218,7 @@ fn bad_configurations() -> Result<()> {
     checked("workers = 'many'", &["line 1", "workers"])?;
     checked(&format!("{GOOD}colour = 'red'\n"), &["line 5", "colour"])?;
     checked(&GOOD.replace("path = ", "pfad = "), &["pfad", "path"])?;
-    checked(&GOOD.replace("'file'", "'tape'"), &["kind", "tape", "file, volume, qcow2, rbd, memory, null, sim"])?;
+    checked(&GOOD.replace("'file'", "'tape'"), &["kind", "tape", "file, volume, qcow2, rbd, sg, memory, null, sim"])?;
     checked(&GOOD.replace("path = 'disk.img'", "path = 3"), &["path"])?;
     checked(&GOOD.replace("'a'\n", "''\n"), &["name"])?;
     checked(&GOOD.replace("socket = 'a.sock'\n", ""), &["socket", "missing"])?;

@@ -16,13 +16,14 @@ const SUITE: &str = "trixie";
 /// Not the smaller one for clouds, which has no 9p.
 const META_PACKAGE: &str = "linux-image-amd64";
 
-/// What this kernel has as modules and guests need, each loaded behind what it needs itself: the disk;
+/// What this kernel has as modules and guests need, each loaded behind what it needs itself: the disk, and commands to it;
 /// QEMU's firmware files, which carry a test's script; 9p, which carries the root file system of the other
 /// guests, and 9p over sockets; the bootable disk's file system and its checksum; what keeps files of 9p on a guest's own disk.
 const MODULES: &[&str] = &[
     "virtio_blk",
     "virtio_scsi",
     "sd_mod",
+    "sg",
     "qemu_fw_cfg",
     "9pnet_virtio",
     "9pnet_fd",
@@ -32,6 +33,9 @@ const MODULES: &[&str] = &[
     "cachefiles",
 ];
 
+/// What a script may load by itself, in the order of the names in `/spare`: a SCSI device that the kernel plays.
+const SPARE: &[&str] = &["scsi_debug"];
+
 /// Init of the initial file system and, linked to `/sbin/init`, of the bootable disk.
 const INIT: &str = include_str!("machine-init.sh");
 
@@ -39,7 +43,7 @@ pub(super) fn step() -> Step {
     Step {
         name: "machine",
         about: "fetch Debian's kernel for QEMU and make a bootable disk",
-        recipe: format!("4 {SUITE} {META_PACKAGE} {MODULES:?} {}\n{INIT}", boot_disk::RECIPE),
+        recipe: format!("5 {SUITE} {META_PACKAGE} {MODULES:?} {SPARE:?} {}\n{INIT}", boot_disk::RECIPE),
         rests_on: &["root"],
         make,
     }
@@ -71,13 +75,19 @@ fn make(workshop: &Workshop) -> Result<()> {
 fn initramfs(workshop: &Workshop, modules: &Path) -> Result<Vec<u8>> {
     let busybox = workshop.lab().root().join("usr/bin/busybox");
     let mut archive = Archive::default();
-    for name in ["bin", "dev", "proc", "sys", "modules", "disk"] {
+    for name in ["bin", "dev", "proc", "sys", "modules", "spare", "disk"] {
         archive.directory(name);
     }
     archive.console("dev/console").program("bin/busybox", &fs::read(&busybox)?).program("init", INIT.as_bytes());
-    for (index, (name, content)) in Modules::below(modules, busybox)?.in_order(MODULES)?.into_iter().enumerate() {
-        // Loaded in the order of their names, they keep this one.
-        archive.program(&format!("modules/{index:02}-{name}.ko"), &content);
+    let modules = Modules::below(modules, busybox)?;
+    let usual = modules.in_order(MODULES)?;
+    let mut spare = modules.in_order(SPARE)?;
+    spare.retain(|(name, _)| usual.iter().all(|(loaded, _)| loaded != name));
+    for (place, modules) in [("modules", usual), ("spare", spare)] {
+        for (index, (name, content)) in modules.into_iter().enumerate() {
+            // Loaded in the order of their names, they keep this one.
+            archive.program(&format!("{place}/{index:02}-{name}.ko"), &content);
+        }
     }
     Ok(archive.finish())
 }

@@ -52,7 +52,7 @@ pub struct ExportFlags {
 
 /// A storage: one option for each kind.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args)]
-#[command(group = clap::ArgGroup::new("backing").args(["image", "volume", "qcow2", "rbd", "memory", "null", "sim"]))]
+#[command(group = clap::ArgGroup::new("backing").args(["image", "volume", "qcow2", "rbd", "sg", "memory", "null", "sim"]))]
 pub struct BackingFlags {
     /// Serve this image or block device
     #[arg(long, value_name = "PATH", help_heading = "Storage")]
@@ -69,6 +69,10 @@ pub struct BackingFlags {
     /// Serve this image of a Ceph cluster
     #[arg(long, value_name = "POOL/IMAGE[@SNAPSHOT]", help_heading = "Storage")]
     pub rbd: Option<PathBuf>,
+
+    /// Pass this SCSI device of the host through, /dev/sg*
+    #[arg(long, value_name = "PATH", help_heading = "Storage")]
+    pub sg: Option<PathBuf>,
 
     /// Serve this much anonymous memory
     #[arg(long, value_name = "SIZE", help_heading = "Storage")]
@@ -178,11 +182,12 @@ impl BackingFlags {
         let made = |kind: &str, size: Option<ByteSize>| {
             size.map(|size| Served { kind: kind.into(), kind_option: "storage", size: Some(size), ..Served::default() })
         };
-        let message = "is missing: give --image, --volume, --qcow2, --rbd, --memory, --null or --sim";
+        let message = "is missing: give --image, --volume, --qcow2, --rbd, --sg, --memory, --null or --sim";
         found("file", &self.image, "--image")
             .or_else(|| found("volume", &self.volume, "--volume"))
             .or_else(|| found("qcow2", &self.qcow2, "--qcow2"))
             .or_else(|| found("rbd", &self.rbd, "--rbd"))
+            .or_else(|| found("sg", &self.sg, "--sg"))
             .or_else(|| made("memory", self.memory))
             .or_else(|| made("null", self.null))
             .or_else(|| made("sim", self.sim))

@@ -98,6 +98,15 @@ pub struct StorageFlags {
     /// Configuration of the Ceph cluster, for storage rbd [default: /etc/ceph/ceph.conf]
     #[arg(long, value_name = "FILE", help_heading = "Storage")]
     pub rbd_conf: Option<PathBuf>,
+    /// Socket of the qemu-pr-helper that sends a guest's persistent reservations, for storage sg [default: none, they go to the device]
+    #[arg(long, value_name = "PATH", help_heading = "Storage")]
+    pub pr_helper: Option<PathBuf>,
+    /// How long a command may take, 1s to 86400s, for storage sg [default: 60s for disks, 14400s for others]
+    #[arg(long, value_name = "TIME", help_heading = "Storage")]
+    pub sg_timeout: Option<Span>,
+    /// Let commands through that reach beyond the device or change it for good, for storage sg
+    #[arg(long, help_heading = "Storage")]
+    pub sg_unfiltered: bool,
     /// Where storage calls run, or who waits for a simulated device: auto, uring, inline or pool=N [default: auto]
     #[arg(long, value_name = "HOW", help_heading = "Storage")]
     pub execution: Option<Execution>,
@@ -312,6 +321,9 @@ impl StorageFlags {
             ("snapshot", self.snapshot.as_ref().map(|snapshot| json!(snapshot))),
             ("user", self.rbd_user.as_ref().map(|user| json!(user))),
             ("conf", self.rbd_conf.as_ref().map(|conf| json!(conf))),
+            ("pr_helper", self.pr_helper.as_ref().map(|path| json!(path))),
+            ("timeout", self.sg_timeout.map(|timeout| json!(timeout))),
+            ("unfiltered", self.sg_unfiltered.then_some(json!(true))),
             ("luks", luks),
             ("execution", execution.map(|execution| json!(execution))),
             ("hugepages", self.hugepages.then_some(json!(true))),
@@ -354,6 +366,8 @@ impl StorageFlags {
             "luks" => "--luks-key-file".to_owned(),
             "user" => "--rbd-user".to_owned(),
             "conf" => "--rbd-conf".to_owned(),
+            "timeout" => "--sg-timeout".to_owned(),
+            "unfiltered" => "--sg-unfiltered".to_owned(),
             "execution" if self.threads.is_some() => "--threads".to_owned(),
             other => format!("--{}", other.replace('_', "-")),
         }

@@ -248,6 +248,11 @@ impl NewExport {
             return Err(FieldError::new("serial", format_args!("must be at most {most} printable ASCII characters")));
         }
         match self.backing()? {
+            Backing::Storage(storage) if storage.passes() => {
+                let message = "`sg` passes SCSI commands through, and a disk has none: describe a disk of its own (`[[disk]]`) with it, \
+                               and an export of `kind = \"scsi\"` with that among its `luns`; or use `vringd scsi`";
+                Err(FieldError::new("storage.kind", message))
+            }
             Backing::Storage(storage) => storage.check(self.block_size_bytes()),
             Backing::Disk(name) => check_name("disk", name),
         }

@@ -94,7 +94,7 @@ fn unknown_fields_are_refused_at_every_depth() {
     }
     let error = toml::from_str::<NewExport>(&NULL.replace("'null'", "'floppy'")).unwrap_err().to_string();
     assert!(
-        error.contains("invalid field `kind`: \"floppy\" is none of file, volume, qcow2, rbd, memory, null, sim"),
+        error.contains("invalid field `kind`: \"floppy\" is none of file, volume, qcow2, rbd, sg, memory, null, sim"),
         "{error}"
     );
     let error = toml::from_str::<NewExport>(&NULL.replace("'1G'", "'huge'")).unwrap_err().to_string();

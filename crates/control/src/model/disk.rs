@@ -50,6 +50,13 @@ impl NewDisk {
                 "excludes `migratable`: where the image goes its reservations do not; leave one of the two out";
             return Err(FieldError::new(NewDisk::RESERVATIONS, message));
         }
+        if self.storage.passes() {
+            let excluded = [("shared", self.shared), (NewDisk::RESERVATIONS, self.reservations.is_some())];
+            if let Some((field, _)) = excluded.into_iter().find(|(_, is_given)| *is_given) {
+                let message = "excludes storage `sg`: such a device keeps its reservations itself, and has one guest: leave this out";
+                return Err(FieldError::new(field, message));
+            }
+        }
         if self.reservations.is_some() && self.sharing() == Sharing::Readers {
             let message = "is one unit's, and each device has one of its own of a read-only disk: describe the disk with \
                            `shared = true`, or leave this out";
@@ -65,7 +72,7 @@ impl NewDisk {
 
     /// Who may use it at once.
     pub fn sharing(&self) -> Sharing {
-        Sharing::of(self.shared, self.storage.read_only())
+        Sharing::of(self.shared, &*self.storage)
     }
 }
 

@@ -160,12 +160,27 @@ impl Default for ResponseBytes {
 }
 
 impl ResponseBytes {
+    /// The response to a command that another device has performed, with the status and the sense data that it gave; as [`Response::encode`].
+    pub fn passed(&mut self, sizes: Sizes, status: u8, sense: &[u8], residual: u32) -> &[u8] {
+        self.put_sense(sense, sizes);
+        let mut head = [0; RESPONSE_BYTES];
+        put::<0, _, _>(&mut head, (self.sense_len as u32).to_le_bytes());
+        put::<4, _, _>(&mut head, residual.to_le_bytes());
+        put::<10, _, _>(&mut head, [status, ResponseCode::Ok.byte()]);
+        self.bytes[..RESPONSE_BYTES].copy_from_slice(&head);
+        &self.bytes[..sizes.response_bytes()]
+    }
+
     #[cold]
     fn set_sense(&mut self, sense: Option<Sense>, sizes: Sizes, descriptor: bool) {
+        let sense = sense.map(|sense| sense.encode(descriptor));
+        self.put_sense(sense.as_deref().unwrap_or_default(), sizes);
+    }
+
+    /// Replaces the sense data of the last response, as far as there is room.
+    fn put_sense(&mut self, sense: &[u8], sizes: Sizes) {
         let (_, room) = self.bytes.split_at_mut(RESPONSE_BYTES);
         room[..self.sense_len].fill(0);
-        let sense = sense.map(|sense| sense.encode(descriptor));
-        let sense = sense.as_deref().unwrap_or_default();
         let sense = sense.get(..usize::from(sizes.sense_bytes())).unwrap_or(sense);
         room[..sense.len()].copy_from_slice(sense);
         self.sense_len = sense.len();

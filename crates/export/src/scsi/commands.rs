@@ -2,6 +2,7 @@
 
 use super::kind::Kind;
 use super::logical::State;
+use super::pass;
 use super::ring::{KEPT_BYTES_MAX, ScsiRing};
 use super::swaps::SwapTurn;
 use super::units::{number, of_target};
@@ -37,6 +38,9 @@ impl ScsiRing {
         let Some(entry) = self.entry_of(head) else {
             return self.transport(head, ResponseCode::BadTarget, io);
         };
+        if entry.passes && !pass::is_ours(cdb, entry.attention) {
+            return self.pass(head, cdb, again, io);
+        }
         let decoded = decode(cdb, Addressed::Disk(&entry.facts));
         // Before anything else is told: whoever hears of something else takes the command for one that was not performed.
         if again && matches!(decoded, Ok(Command::CompareAndWrite { .. } | Command::ReserveOut(_))) {
@@ -70,7 +74,7 @@ impl ScsiRing {
 
     /// What is to be told before the command, if it is one that hears of it first.
     #[cold]
-    fn attention(&mut self, head: u16, cdb: &[u8]) -> Option<Sense> {
+    pub(super) fn attention(&mut self, head: u16, cdb: &[u8]) -> Option<Sense> {
         let unit = self.entry_of(head)?.unit.clone();
         match Reports::by(*cdb.first()?) {
             Reports::First => unit.take_attention(),
@@ -414,6 +418,7 @@ impl ScsiRing {
         let step = match &mut request.work {
             Work::Look(_) => return self.say_status(head, io),
             Work::Reserve(_) => return self.go_on_reserving(head, completion.result, io),
+            Work::Pass(_) => return self.passed(head, io),
             _ if std::mem::take(&mut request.between) => Step::Done(Ok(())),
             Work::Swap(swap) if swap.step == SwapStep::Waits => Step::Done(Ok(())),
             _ => match self.submitted(head) {
@@ -510,8 +515,8 @@ impl ScsiRing {
                     (2 * swap.expected.len() as u64, differs)
                 }
             },
-            // Neither has a task of the storage.
-            Work::Reserve(_) | Work::Look(_) => return false,
+            // None has a task of the storage.
+            Work::Reserve(_) | Work::Look(_) | Work::Pass(_) => return false,
         };
         match differs {
             Some(at) => self.check(head, Sense::miscompare(at), io),

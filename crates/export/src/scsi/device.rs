@@ -3,6 +3,7 @@
 use super::control::ControlRing;
 use super::events::{EventRing, News};
 use super::logical::LogicalUnits;
+use super::pass;
 use super::port::Port;
 use super::ring::{ScsiRing, Terms};
 use super::units::{Common, List, TRANSFER_BYTES_MAX, UnitOptions, UnitStatus, UnitWatch, Units, number};
@@ -81,18 +82,20 @@ impl Scsi {
         let ScsiOptions { request_queues, block_size_bytes, write_back, write_back_changeable, units, logical_units } =
             options;
         let port = Arc::new(Port::new(export, port));
+        let common = Common { block_size_bytes, write_back, write_back_changeable };
+        let units = Units::new(units, common, logical_units, port)?;
+        let transfer_bytes_max = pass::transfer_bytes_max(units.list().values()).unwrap_or(TRANSFER_BYTES_MAX);
         let settings = Settings {
             request_queues,
             seg_max: SEG_MAX.min(u32::from(queue_size_max).saturating_sub(2).max(1)),
-            max_sectors: TRANSFER_BYTES_MAX / SECTOR_BYTES,
+            max_sectors: (transfer_bytes_max.min(TRANSFER_BYTES_MAX) / SECTOR_BYTES).max(1),
             commands_per_lun: COMMANDS_PER_LUN,
             ..Settings::default()
         };
-        let common = Common { block_size_bytes, write_back, write_back_changeable };
         LOOKS.prepare();
         Ok(Scsi {
             request_queues,
-            units: Arc::new(Units::new(units, common, logical_units, port)?),
+            units: Arc::new(units),
             looks: Jobs::on(&LOOKS),
             news: Arc::default(),
             begun: (0..request_queues + queue::REQUEST).map(|_| AtomicBool::new(false)).collect(),

@@ -8,6 +8,7 @@
 //! | `ring`, `request` | request queues: from a chain to a unit, and back |
 //! | `commands`, `work`, `swaps` | what a command does, and what is left of it between two steps of a storage |
 //! | `reserve` | reservations |
+//! | `pass` | units that perform commands themselves |
 //! | `control`, `tasks`, `lost` | the control queue: task management, of rings that have fallen, too |
 //! | `events` | the event queue |
 
@@ -18,6 +19,7 @@ mod events;
 mod kind;
 mod logical;
 mod lost;
+mod pass;
 mod port;
 mod request;
 mod reserve;

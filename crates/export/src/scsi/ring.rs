@@ -46,6 +46,8 @@ pub(super) struct Entry {
     logical: Arc<Logical>,
     /// What requests drive.
     pub(super) storage: Arc<dyn Storage>,
+    /// That performs commands itself.
+    pub(super) passes: bool,
     /// The version of what follows.
     version: u64,
     pub(super) facts: Facts,
@@ -65,7 +67,20 @@ impl Entry {
         let storage = unit.driven()?;
         let (version, View { facts, attention, gate }) = unit.view();
         let logical = unit.logical.clone();
-        Ok(Entry { unit, logical, storage, version, facts, attention, gate, in_flight: 0, gone: false, lost: None })
+        let passes = storage.passes().is_some();
+        Ok(Entry {
+            unit,
+            logical,
+            storage,
+            passes,
+            version,
+            facts,
+            attention,
+            gate,
+            in_flight: 0,
+            gone: false,
+            lost: None,
+        })
     }
 
     /// Knows of all that has changed.
@@ -134,7 +149,7 @@ pub(crate) struct ScsiRing {
     /// Reused: the head of a request.
     head: Box<[u8; HEAD_BYTES_MAX]>,
     /// Reused: its response.
-    response: Box<ResponseBytes>,
+    pub(super) response: Box<ResponseBytes>,
 }
 
 impl ScsiRing {
@@ -230,6 +245,7 @@ impl ScsiRing {
     pub(crate) fn set_storages(&mut self) {
         for entry in self.entries.iter_mut().flatten() {
             if let Ok(storage) = entry.unit.driven() {
+                entry.passes = storage.passes().is_some();
                 entry.storage = storage;
             }
         }
@@ -426,7 +442,7 @@ impl ScsiRing {
         self.end(head, written, failed, io);
     }
 
-    fn end(&mut self, head: u16, written: u64, failed: bool, io: &Io<'_>) {
+    pub(super) fn end(&mut self, head: u16, written: u64, failed: bool, io: &Io<'_>) {
         let place = self.ring.slot(head).request.unit.take();
         if let Some(place) = place
             && let Some(entry) = self.entry(place)

@@ -1,6 +1,7 @@
 //! What is left to be done of a command, between one step of its storage and the next.
 
 use super::logical::Waiting;
+use super::pass::Passing;
 use super::swaps::SwapTurn;
 use super::tasks::Word;
 use device::scsi::{Compare, InitiatorPort};
@@ -44,6 +45,8 @@ pub(crate) enum Work {
     Reserve(Box<Reserve>),
     /// The answer, which somebody else has by then.
     Look(Box<Look>),
+    /// The answer, which another device gives.
+    Pass(Box<Passing>),
 }
 
 impl Work {
@@ -58,7 +61,8 @@ impl Work {
             | Work::Stop
             | Work::Ranges(_)
             | Work::Reserve(_)
-            | Work::Look(_) => 0,
+            | Work::Look(_)
+            | Work::Pass(_) => 0,
         }
     }
 }

@@ -72,9 +72,16 @@ pub(super) fn unsupported(disk: &Disk, message: &str) -> ApiError {
     ApiError::DiskUnsupported { disk: disk.name().to_owned(), message: message.to_owned() }
 }
 
-/// Whether the disk is this daemon's for as long as it is open.
+/// Whether the disk is this daemon's for as long as it is open, and has blocks that can be copied.
 pub(super) fn check_stays(disk: &Disk) -> Result<(), ApiError> {
-    match disk.storage().custody() {
+    let storage = disk.storage();
+    if storage.passes().is_some() {
+        return Err(unsupported(
+            disk,
+            "is a SCSI device of the host, whose commands are passed through: nobody here knows its blocks",
+        ));
+    }
+    match storage.custody() {
         Some(_) => Err(unsupported(
             disk,
             "is migratable, and open only while its guest runs: add it without `migratable` for that",

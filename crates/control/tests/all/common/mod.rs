@@ -210,7 +210,12 @@ impl Daemon for Fake {
                 message: format!("{error}: add it first"),
             })?;
             let user = User::Export(new.name.clone());
-            may_use(name, Sharing::of(disk.shared, disk.storage.read_only), &disk.users, (&user, Role::Whole))
+            let sharing = match (disk.shared, disk.storage.read_only) {
+                (true, _) => Sharing::Units,
+                (false, true) => Sharing::Readers,
+                (false, false) => Sharing::One,
+            };
+            may_use(name, sharing, &disk.users, (&user, Role::Whole))
                 .map_err(|error| ApiError::InvalidField { field: "disk".into(), message: error.to_string() })?;
             storage = Some(disk.storage);
         }

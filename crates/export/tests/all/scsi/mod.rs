@@ -4,6 +4,7 @@ mod commands;
 mod driver;
 mod fences;
 mod kept;
+mod passed;
 mod reservations;
 mod tasks;
 mod units;

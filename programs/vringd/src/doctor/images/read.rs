@@ -113,6 +113,9 @@ fn foresee_open(spec: &StorageSpec) -> Result<Option<(Description, u64)>, Refusa
         // Ceph's library, the configuration and the keyring. Whether the cluster answers is not for a doctor to wait for.
         return image.open().map(|_| None).map_err(told);
     }
+    if let StorageSpec::Sg(device) = spec {
+        return device.open().map(|_| None).map_err(told);
+    }
     for (file, lock) in opened(spec) {
         check_access(&file).map_err(told)?;
         if lock {
@@ -126,7 +129,11 @@ fn foresee_open(spec: &StorageSpec) -> Result<Option<(Description, u64)>, Refusa
             Some(volume::VolumeOptions { memory_file: MemoryFile::None, ..volume.clone() }.look())
         }
         StorageSpec::Qcow2(image) => Some(image.look()),
-        StorageSpec::Rbd(_) | StorageSpec::Memory(_) | StorageSpec::Null(_) | StorageSpec::Sim(_) => None,
+        StorageSpec::Rbd(_)
+        | StorageSpec::Sg(_)
+        | StorageSpec::Memory(_)
+        | StorageSpec::Null(_)
+        | StorageSpec::Sim(_) => None,
     };
     let seen = seen.transpose().map_err(told)?;
     if let Some((_, Err(error))) = foresee(spec) {
@@ -159,7 +166,11 @@ fn opened(spec: &StorageSpec) -> Vec<(FileOptions, bool)> {
             let images = images.map(|(path, writes, _)| of(&path, !writes, image.direct, image.lock));
             images.chain(image.log.iter().map(|log| of(&log.path, false, log.direct, image.lock))).collect()
         }
-        StorageSpec::Rbd(_) | StorageSpec::Memory(_) | StorageSpec::Null(_) | StorageSpec::Sim(_) => Vec::new(),
+        StorageSpec::Rbd(_)
+        | StorageSpec::Sg(_)
+        | StorageSpec::Memory(_)
+        | StorageSpec::Null(_)
+        | StorageSpec::Sim(_) => Vec::new(),
     }
 }
 
@@ -181,7 +192,7 @@ fn locks(spec: &StorageSpec) -> Vec<Lock> {
 
 /// Images and logs that the storage uses: where, whether they are written, and what they are.
 fn needs(spec: &StorageSpec) -> Vec<(PathBuf, bool, Role)> {
-    if matches!(spec, StorageSpec::Rbd(_)) {
+    if matches!(spec, StorageSpec::Rbd(_) | StorageSpec::Sg(_)) {
         return Vec::new();
     }
     // A place for a memory file would be made by asking where it is.

@@ -168,6 +168,7 @@ fn execution(storage: &StorageSpec) -> Execution {
         StorageSpec::File(file) => file.execution,
         StorageSpec::Volume(volume) => volume.execution,
         StorageSpec::Qcow2(image) => image.execution,
+        StorageSpec::Sg(_) => Execution::Pool(disk::SG_COMMANDS_MAX),
         StorageSpec::Rbd(_) | StorageSpec::Memory(_) | StorageSpec::Null(_) | StorageSpec::Sim(_) => Execution::Auto,
     }
 }
@@ -182,6 +183,8 @@ fn files(storage: &StorageSpec) -> u64 {
         StorageSpec::Volume(volume) => 1 + u64::from(volume.log.is_some()),
         StorageSpec::Qcow2(image) => 1 + u64::from(image.log.is_some()),
         StorageSpec::Memory(memory) => u64::from(memory.path.is_some()),
+        // And the block device that it keeps the host from, and the socket of a helper.
+        StorageSpec::Sg(device) => 2 + u64::from(device.pr_helper.is_some()),
         StorageSpec::Rbd(_) | StorageSpec::Null(_) | StorageSpec::Sim(_) => 0,
     }
 }

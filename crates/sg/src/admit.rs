@@ -1,0 +1,128 @@
+//! Which commands are sent.
+
+use crate::opcode;
+use storage::{PassData, Refusal};
+
+/// What a guest may ask of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rules {
+    /// Nothing that changes the device, or what others see of it.
+    pub(crate) read_only: bool,
+    /// Also what reaches beyond the device or changes it for good.
+    pub(crate) unfiltered: bool,
+}
+
+/// Commands that change nothing (SPC-5, SBC-4, SSC-5, MMC-6, SMC-3), by their operation codes. LOG SENSE and READ BUFFER are among them, LOG
+/// SELECT is not; of a tape those that move it are.
+const READERS: [u8; 35] = [
+    0x00, // TEST UNIT READY
+    0x01, // REWIND
+    0x03, // REQUEST SENSE
+    0x05, // READ BLOCK LIMITS
+    0x08, // READ (6)
+    0x11, // SPACE (6)
+    0x12, // INQUIRY
+    0x1a, // MODE SENSE (6)
+    0x25, // READ CAPACITY (10)
+    0x28, // READ (10)
+    0x2b, // LOCATE (10), SEEK (10)
+    0x2f, // VERIFY (10)
+    0x34, // PRE-FETCH (10), READ POSITION
+    0x37, // READ DEFECT DATA (10)
+    0x3c, // READ BUFFER (10)
+    0x42, // READ SUB-CHANNEL; UNMAP, of which there is more below
+    0x43, // READ TOC
+    0x44, // REPORT DENSITY SUPPORT
+    0x46, // GET CONFIGURATION
+    0x4a, // GET EVENT STATUS NOTIFICATION
+    0x4d, // LOG SENSE
+    0x51, // READ DISC INFORMATION
+    0x5a, // MODE SENSE (10)
+    0x5e, // PERSISTENT RESERVE IN
+    0x88, // READ (16)
+    0x8c, // READ ATTRIBUTE
+    0x8f, // VERIFY (16)
+    0x90, // PRE-FETCH (16)
+    0x92, // LOCATE (16)
+    0x9e, // SERVICE ACTION IN (16)
+    0xa3, // MAINTENANCE IN
+    0xa8, // READ (12)
+    0xaf, // VERIFY (12)
+    0xb8, // READ ELEMENT STATUS
+    0xbe, // READ CD
+];
+
+/// Modes of WRITE BUFFER that change the device's own program (SPC-5, "WRITE BUFFER command").
+const MICROCODE: [u8; 7] = [0x04, 0x05, 0x06, 0x07, 0x0d, 0x0e, 0x0f];
+
+/// Service actions of MAINTENANCE OUT that change what others see of the device, or its ways (SPC-5: SET IDENTIFYING INFORMATION, SET TARGET
+/// PORT GROUPS, CHANGE ALIASES).
+const MAINTENANCE: [u8; 3] = [0x06, 0x0a, 0x0b];
+
+/// Whether a command is sent.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn admit(cdb: &[u8], data: PassData, rules: Rules) -> Result<(), Refusal> {
+    let Some(&operation) = cdb.first() else { return Err(Refusal::Opcode) };
+    let service = cdb.get(1).copied().unwrap_or(0) & 0x1f;
+    let is_beyond = match operation {
+        // Copies between any two devices that the target reaches.
+        opcode::EXTENDED_COPY => true,
+        opcode::WRITE_BUFFER => MICROCODE.contains(&service),
+        opcode::MAINTENANCE_OUT => MAINTENANCE.contains(&service),
+        _ => false,
+    };
+    if is_beyond && !rules.unfiltered {
+        return Err(Refusal::Opcode);
+    }
+    // What sends data is not one that reads, but for a verification of it.
+    let sends = data == PassData::Out && !matches!(operation, 0x2f | 0x8f | 0xaf);
+    if rules.read_only && (sends || !READERS.contains(&operation)) {
+        return Err(Refusal::WriteProtected);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USUAL: Rules = Rules { read_only: false, unfiltered: false };
+
+    #[test]
+    fn all_go_but_what_reaches_beyond_the_device() {
+        for operation in 0..=u8::MAX {
+            let cdb = [operation, 0, 0, 0, 0, 0];
+            let refused = operation == opcode::EXTENDED_COPY;
+            assert_eq!(admit(&cdb, PassData::None, USUAL).is_err(), refused, "{operation:#x}");
+            admit(&cdb, PassData::None, Rules { unfiltered: true, ..USUAL }).unwrap();
+        }
+        for (cdb, admitted) in [
+            ([opcode::WRITE_BUFFER, 0x02], true),
+            ([opcode::WRITE_BUFFER, 0x05], false),
+            // A reserved bit is none of the mode.
+            ([opcode::WRITE_BUFFER, 0xe5], false),
+            ([opcode::MAINTENANCE_OUT, 0x0a], false),
+            ([opcode::MAINTENANCE_OUT, 0x0f], true),
+        ] {
+            assert_eq!(admit(&cdb, PassData::Out, USUAL).is_ok(), admitted, "{cdb:x?}");
+        }
+        assert_eq!(admit(&[], PassData::None, USUAL), Err(Refusal::Opcode));
+    }
+
+    #[test]
+    fn a_reader_changes_nothing() {
+        let reads = Rules { read_only: true, ..USUAL };
+        for operation in [0x00, 0x12, 0x28, 0x88, 0x9e, 0xa3, 0x5e, 0x4d] {
+            admit(&[operation, 0], PassData::In, reads).unwrap();
+        }
+        // WRITE, UNMAP, WRITE SAME, FORMAT UNIT, MODE SELECT, PERSISTENT RESERVE OUT, START STOP UNIT, vendor's.
+        for operation in [0x0a, 0x2a, 0x8a, 0x42, 0x93, 0x04, 0x15, 0x5f, 0x1b, 0xc0] {
+            assert_eq!(admit(&[operation, 0], PassData::Out, reads), Err(Refusal::WriteProtected), "{operation:#x}");
+        }
+        admit(&[0x2f, 0x02], PassData::Out, reads).unwrap();
+        let both = Rules { unfiltered: true, ..reads };
+        assert_eq!(admit(&[opcode::EXTENDED_COPY, 0], PassData::Out, both), Err(Refusal::WriteProtected));
+    }
+}
