@@ -63,7 +63,7 @@ fn what_cannot_be_stored_does_not_come_true_later() {
     assert_eq!((read_only.record().as_slice(), read_only.is_uncertain()), (&b"before"[..], true));
     // It had come to the file all the same.
     let refused = Written { number: handed.number + 1, record: b"refused".to_vec() };
-    file.file.write_all_at(&refused.to_bytes(), refused.slot() * SLOT_BYTES as u64).unwrap();
+    file.file.put(&refused).unwrap();
     let mut state = file.lock();
     (state.next, state.is_uncertain) = (handed.number + 3, true);
     drop(state);
