@@ -253,11 +253,7 @@ impl RecordFile {
         let contents = Written::read(&file.file).map_err(failed)?;
         let (bytes, read) = (about.len(), contents.len() as u64);
         let latest = match Written::latest(&contents) {
-            Some(latest) => {
-                // Whoever wrote it may not have come to that.
-                file.sync_data().map_err(failed)?;
-                latest
-            }
+            Some(latest) => RecordFile::go_on(path, &file, latest)?,
             // What says that it is empty and is not holds nothing that is written to it.
             None if read == bytes && is_blank(&contents) => {
                 RecordFile::begin(path, &file).inspect_err(|_| {
@@ -277,11 +273,33 @@ impl RecordFile {
     fn begin(path: &Path, file: &Stepped) -> Result<Written, RecordError> {
         let written = file.write_all_at(&blank(), 0).and_then(|()| file.sync_all());
         written.map_err(|source| RecordError::Io { path: path.to_owned(), source })?;
-        // Its name, too: whoever looks for it after a loss of power finds it.
-        let stored = file.witness.sync_name(path);
-        stored.map_err(|source| RecordError::Directory { path: path.to_owned(), source })?;
+        RecordFile::sync_name(path, file)?;
         let [latest, _] = blanks();
         Ok(latest)
+    }
+
+    /// Makes certain what a file has, in both slots.
+    fn go_on(path: &Path, file: &Stepped, latest: Written) -> Result<Written, RecordError> {
+        let put = |written: &Written| {
+            let written = file.put(written).and_then(|()| file.sync_data());
+            written.map_err(|source| RecordError::Io { path: path.to_owned(), source })
+        };
+        // Whoever wrote it may not have come to the sync, or that has failed: what is not written again then is not synced either.
+        put(&latest)?;
+        if latest == blanks()[0] {
+            // Whoever made the file may not have come to its name.
+            RecordFile::sync_name(path, file)?;
+        }
+        // The other slot may have parts of a record that a loss of power has kept from being stored. Parts of the next one, of the same
+        // number, must not make it whole.
+        let copy = Written { number: latest.number + 1, ..latest };
+        put(&copy)?;
+        Ok(copy)
+    }
+
+    /// From then on whoever looks for the file after a loss of power finds it.
+    fn sync_name(path: &Path, file: &Stepped) -> Result<(), RecordError> {
+        file.witness.sync_name(path).map_err(|source| RecordError::Directory { path: path.to_owned(), source })
     }
 
     fn of(path: &Path, file: Stepped, latest: Written, is_uncertain: bool) -> RecordFile {
