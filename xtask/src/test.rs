@@ -30,7 +30,7 @@ const FUZZING_S: u64 = 240;
 /// What `--quick` leaves out: guests, and what measures and torments.
 const NOT_QUICK: [&str; 7] = ["tests", "experiments", "bench", "guest", "vringd-bench", "torture", "xtask"];
 /// What `--long` adds to the rest, each as `cargo xtask torture` takes it.
-const LONG: [&[&str]; 9] = [
+const LONG: [&[&str]; 10] = [
     &["kill"],
     &["kill", "--volume"],
     &["upgrade"],
@@ -39,6 +39,7 @@ const LONG: [&[&str]; 9] = [
     &["powercut", "--each-barrier"],
     &["powercut", "--reservations", "--each-barrier"],
     &["powercut", "--device"],
+    &["powercut", "--reservations", "--device", "--cuts", "3000"],
     &["database"],
 ];
 

@@ -19,7 +19,7 @@ mod medium;
 mod oracle;
 mod record;
 mod recovery;
-mod reservations;
+pub(crate) mod reservations;
 mod stamp;
 mod trace;
 
@@ -70,7 +70,7 @@ pub(crate) struct Options {
     #[arg(long)]
     device: bool,
     /// Cut the power of files that keep SCSI reservations instead: what was reserved is not lost, what has ended does not come back.
-    #[arg(long, conflicts_with_all = ["without_barrier", "device", "replay"])]
+    #[arg(long, conflicts_with_all = ["without_barrier", "replay"])]
     reservations: bool,
     /// Leave a step out by which these files are kept: the run has to find that.
     #[arg(long, value_name = "NAME", requires = "reservations")]
@@ -140,7 +140,8 @@ pub(super) fn run(options: &Options) -> Result<()> {
 fn keep_reservations(options: &Options) -> Result<()> {
     let seed = options.seed.unwrap_or_else(fresh_seed);
     eprintln!("torture powercut --reservations: --seed {seed}");
-    let plan = reservations::Plan { seed, cuts: options.cuts, without: options.without_step };
+    let plan =
+        reservations::Plan { seed, cuts: options.cuts, without: options.without_step, on_device: options.device };
     let report = reservations::torture(plan)?;
     figures::finish(&report, options.json, report.violation.as_deref())?;
     if options.each_barrier { reservations::each_step() } else { Ok(()) }

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use storage::RecordFile;
 
@@ -16,7 +17,7 @@ use crate::powercut::cut::Budget;
 use crate::rng::Rng;
 
 /// What was done.
-#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Tally {
     /// Power cuts, each followed by a look at what is kept.
     pub(super) cuts: u64,
@@ -103,6 +104,11 @@ fn look(image: &Image, path: &Path) -> Result<Result<Found, String>> {
         Some(contents) => fs::write(path, contents).context("cannot write a file anew")?,
         None => drop(fs::remove_file(path)),
     }
+    kept(path)
+}
+
+/// What it would make of the file at this path.
+pub(super) fn kept(path: &Path) -> Result<Result<Found, String>> {
     let opened = RecordFile::open_seen(path, Arc::new(Careless)).map_err(|error| error.to_string());
     let reservations = opened.and_then(|file| export::kept_in(&file).map_err(|error| error.to_string()));
     reservations.map(|reservations| Found::of(&reservations)).map_or_else(|why| Ok(Err(why)), |found| found.map(Ok))

@@ -3,12 +3,13 @@
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, anyhow};
 use device::scsi::reservations::Reservations;
 use export::{LogicalUnitName, LogicalUnits};
+use serde::{Deserialize, Serialize};
 use storage::{HandedRecord, RecordError, RecordFile};
 
 use super::driver::Answer;
@@ -16,7 +17,7 @@ use super::guests::{DISK, Guests};
 use super::load::{self, Command, Manner, Names};
 use super::medium::Image;
 use super::state::{Found, May};
-use super::watch::{Event, Luck, Missing, Process, lock};
+use super::watch::{Event, Luck, Missing, Process, Tape};
 use crate::rng::Rng;
 
 /// Where the record begins in what is written of it, and where its length stands (`docs/formats/reservations.md`).
@@ -78,7 +79,7 @@ impl Left {
 }
 
 /// How often what was done.
-#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Deeds {
     /// Commands that were answered GOOD, and times that reservations were broken.
     pub(super) changes: u64,
@@ -136,7 +137,7 @@ struct Lives<'a> {
     scene: &'a Scene,
     names: &'a Names,
     path: &'a Path,
-    events: Arc<Mutex<Vec<Event>>>,
+    tape: Arc<Tape>,
     rng: Rng,
     /// What may be there now.
     may: May,
@@ -144,7 +145,14 @@ struct Lives<'a> {
 }
 
 /// Lives them, with the file at `path`.
-pub(super) fn live(scene: &Scene, names: &Names, path: &Path, left: &Left, rng: &mut Rng) -> Result<Story, Ends> {
+pub(super) fn live(
+    scene: &Scene,
+    names: &Names,
+    path: &Path,
+    left: &Left,
+    tape: Tape,
+    rng: &mut Rng,
+) -> Result<Story, Ends> {
     match &left.image {
         Some(contents) => std::fs::write(path, contents)?,
         None => drop(std::fs::remove_file(path)),
@@ -153,7 +161,7 @@ pub(super) fn live(scene: &Scene, names: &Names, path: &Path, left: &Left, rng: 
         scene,
         names,
         path,
-        events: Arc::default(),
+        tape: Arc::new(tape),
         rng: Rng::new(rng.next(), 0),
         may: left.may.clone(),
         deeds: Deeds::default(),
@@ -163,7 +171,7 @@ pub(super) fn live(scene: &Scene, names: &Names, path: &Path, left: &Left, rng: 
         comes = lives.process(comes)?;
     }
     drop(comes);
-    let events = std::mem::take(&mut *lock(&lives.events));
+    let events = lives.tape.finish().context("an event cannot be marked")?;
     Ok(Story { events, deeds: lives.deeds })
 }
 
@@ -233,7 +241,7 @@ impl Lives<'_> {
         let steps = if rng.once_in(2) { Some(rng.within(0..=2 * self.scene.commands)) } else { None };
         let steps = if opens && rng.once_in(3) { Some(rng.within(0..=5)) } else { steps };
         let (fails, without) = (self.scene.fails, self.scene.without);
-        Process::new(&self.events, Luck { steps, fails, without, rng: Rng::new(rng.next(), 0) }, opens)
+        Process::new(&self.tape, Luck { steps, fails, without, rng: Rng::new(rng.next(), 0) }, opens)
     }
 
     /// Processes that begin, until one has opened the file.
@@ -304,21 +312,19 @@ impl Lives<'_> {
 
     /// Something is asked for: what may be there meanwhile is known when it has ended.
     fn asked(&self) -> usize {
-        let mut events = lock(&self.events);
-        events.push(Event::May(self.may.clone()));
-        events.len() - 1
+        self.tape.push(Event::May(self.may.clone()))
     }
 
     /// Since something was asked for, all of this may have been there, and may be.
     fn during(&mut self, asked: usize, may: May) {
-        lock(&self.events)[asked] = Event::May(may.clone());
+        self.tape.since(asked, may.clone());
         self.may = may;
     }
 
     /// It has ended: there is this alone.
     fn is_now(&mut self, found: &Found) {
         self.may = May::only(found);
-        lock(&self.events).push(Event::May(self.may.clone()));
+        self.tape.push(Event::May(self.may.clone()));
     }
 
     fn answered(

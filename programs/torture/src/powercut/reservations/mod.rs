@@ -8,9 +8,12 @@
 //! own code opens what is left, and has to find reservations that may be there (`state`): those that guests found last, or those of
 //! the one command that was under way. Some files live on with what a cut has left.
 //!
-//! The seed fixes all of it.
+//! With `--device` the file is on ext4, in a guest whose kernel writes down what reaches the device below (`device`).
+//!
+//! The seed fixes all of it, but for what a kernel does.
 
 mod cut;
+pub(crate) mod device;
 mod driver;
 mod guests;
 mod life;
@@ -35,6 +38,7 @@ use self::guests::Guests;
 use self::life::{Deeds, Ends, Left, Scene};
 use self::load::{Manner, Names};
 pub(in crate::powercut) use self::watch::Missing;
+use self::watch::Tape;
 use super::cut::Budget;
 use crate::rng::{Rng, fresh_seed};
 
@@ -50,6 +54,8 @@ const TRIES_WITHOUT_STEP: u32 = 3;
 pub(super) struct Report {
     seed: u64,
     without_step: Option<Missing>,
+    /// The kernel on whose file system the files were; none, if what is lost was made up.
+    kernel: Option<String>,
     #[serde(flatten)]
     tally: Tally,
     #[serde(flatten)]
@@ -69,6 +75,8 @@ pub(super) struct Plan {
     pub(super) seed: u64,
     pub(super) cuts: u64,
     pub(super) without: Option<Missing>,
+    /// Whether a guest's kernel has the files.
+    pub(super) on_device: bool,
 }
 
 /// Takes each step away, and sees that it is missed.
@@ -76,7 +84,12 @@ pub(super) fn each_step() -> Result<()> {
     for missing in Missing::value_variants() {
         let mut noticed = false;
         for _ in 0..TRIES_WITHOUT_STEP {
-            let report = torture(Plan { seed: fresh_seed(), cuts: CUTS_WITHOUT_STEP, without: Some(*missing) })?;
+            let report = torture(Plan {
+                seed: fresh_seed(),
+                cuts: CUTS_WITHOUT_STEP,
+                without: Some(*missing),
+                on_device: false,
+            })?;
             println!("{report}");
             noticed = report.violation.is_some();
             if noticed {
@@ -90,6 +103,9 @@ pub(super) fn each_step() -> Result<()> {
 
 /// Makes so many cuts, of as many files as that takes, on all processors.
 pub(super) fn torture(plan: Plan) -> Result<Report> {
+    if plan.on_device {
+        return device::torture(plan);
+    }
     let start = Instant::now();
     let names = Guests::names()?;
     let budget = Budget::new(plan.cuts, u64::MAX);
@@ -145,7 +161,8 @@ fn lives(plan: Plan, file: u32, names: &Names, budget: &Budget, report: &Mutex<R
             Ends::Violation(what) => Ends::Violation(format!("{scene}: {what}")),
             Ends::Error(error) => Ends::Error(error.context(scene.to_string())),
         };
-        let story = life::live(&scene, names, &directory.path().join("kept"), &left, &mut rng).map_err(named)?;
+        let story = life::live(&scene, names, &directory.path().join("kept"), &left, Tape::default(), &mut rng)
+            .map_err(named)?;
         let keep = rng.within(0..=story.events.len() as u64 - 1) as usize;
         let (tally, kept) = cut::run(&scene, &left, &story.events, &directory.path().join("cut"), budget, keep);
         {
@@ -190,13 +207,19 @@ impl fmt::Display for Report {
         if let Some(missing) = self.without_step {
             write!(f, " without the step {missing:?}")?;
         }
+        if let Some(kernel) = &self.kernel {
+            write!(f, " on ext4 of Linux {kernel}")?;
+        }
         let Tally { cuts, events, exhausted, ways_max } = self.tally;
         let Deeds { changes, failures, kills, upgrades, registrations_max } = self.deeds;
+        write!(f, "; {cuts} cuts behind {events} events")?;
+        if exhausted > 0 {
+            write!(f, ", behind {exhausted} of them all that may be left, up to {ways_max} ways")?;
+        }
         write!(
             f,
-            "; {cuts} cuts behind {events} events, behind {exhausted} of them all that may be left, up to {ways_max} \
-             ways; {} files, {} lives on what a cut had left, {changes} changes of up to {registrations_max} \
-             registrations, {failures} that could not be stored, {kills} kills, {upgrades} upgrades; {:.0} s; seed {}",
+            "; {} files, {} lives on what a cut had left, {changes} changes of up to {registrations_max} registrations, \
+             {failures} that could not be stored, {kills} kills, {upgrades} upgrades; {:.0} s; seed {}",
             self.files, self.lives_after_cut, self.seconds, self.seed
         )
     }
@@ -208,7 +231,7 @@ mod tests {
 
     #[test]
     fn scenes_repeat_and_differ() {
-        let plan = |seed| Plan { seed, cuts: 1, without: None };
+        let plan = |seed| Plan { seed, cuts: 1, without: None, on_device: false };
         let scene = |seed, file| format!("{:?}", draw(plan(seed), file, &mut Rng::new(seed, u64::from(file))));
         assert_eq!(scene(1, 2), scene(1, 2));
         assert_ne!(scene(1, 2), scene(2, 2));
@@ -216,10 +239,11 @@ mod tests {
 
     #[test]
     fn nothing_is_lost_or_comes_back_and_a_missing_sync_is_noticed() {
-        let whole = torture(Plan { seed: 1, cuts: 3000, without: None }).unwrap();
+        let whole = torture(Plan { seed: 1, cuts: 3000, without: None, on_device: false }).unwrap();
         assert_eq!(whole.violation, None);
         assert!(whole.tally.cuts >= 3000 && whole.deeds.changes > 50 && whole.deeds.kills > 5, "{whole}");
-        let broken = torture(Plan { seed: 1, cuts: CUTS_WITHOUT_STEP, without: Some(Missing::StoreSync) }).unwrap();
+        let without = Some(Missing::StoreSync);
+        let broken = torture(Plan { seed: 1, cuts: CUTS_WITHOUT_STEP, without, on_device: false }).unwrap();
         assert!(broken.violation.is_some(), "{broken}");
     }
 }

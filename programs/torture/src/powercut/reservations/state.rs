@@ -4,6 +4,7 @@ use std::fmt;
 
 use anyhow::{Context, Result, anyhow};
 use device::scsi::reservations::{Reservations, ReserveIn};
+use serde::{Deserialize, Serialize};
 
 /// Bytes before the descriptors of an answer: the generation, and their length.
 const ANSWER_HEAD: usize = 8;
@@ -22,7 +23,7 @@ pub(super) const ANSWER_BYTES_MAX: u16 = u16::MAX;
 pub(super) type Id = [u8; 24];
 
 /// What there is of reservations.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Found {
     /// The last registration wanted all of it to survive a loss of power (APTPL).
     survives: bool,
@@ -104,7 +105,7 @@ impl fmt::Debug for Found {
 }
 
 /// What may be there: each of these.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct May(Vec<Found>);
 
 impl May {

@@ -1,5 +1,7 @@
 //! A process as its record's file sees it: it writes down what it does there, dies when it is told to, and its file system fails.
+//! All processes of a file write on one tape, in their order.
 
+use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -56,6 +58,59 @@ pub(super) enum Event {
     May(May),
 }
 
+/// Tells somebody else the number of an event, at the moment at which it happens.
+type Mark = Box<dyn Fn(u32) -> io::Result<()> + Send + Sync>;
+
+/// All events.
+#[derive(Default)]
+pub(super) struct Tape {
+    events: Mutex<Vec<Event>>,
+    /// If it is real what becomes of the file: who is told when something else may be there.
+    mark: Option<Mark>,
+    /// Why that failed.
+    unmarked: Mutex<Option<io::Error>>,
+}
+
+impl Tape {
+    /// Of a file of which a kernel writes down what becomes of it.
+    pub(super) fn marking(mark: impl Fn(u32) -> io::Result<()> + Send + Sync + 'static) -> Self {
+        Self { mark: Some(Box::new(mark)), ..Self::default() }
+    }
+
+    /// Writes an event down: its number.
+    pub(super) fn push(&self, event: Event) -> usize {
+        let mut events = lock(&self.events);
+        let number = events.len();
+        if let (Some(mark), Event::May(_)) = (&self.mark, &event)
+            && let Err(error) = mark(number as u32)
+        {
+            lock(&self.unmarked).get_or_insert(error);
+        }
+        events.push(event);
+        number
+    }
+
+    /// It is known by now what may be there since then.
+    pub(super) fn since(&self, number: usize, may: May) {
+        lock(&self.events)[number] = Event::May(may);
+    }
+
+    /// All of it.
+    ///
+    /// # Errors
+    /// Somebody was not told of all.
+    pub(super) fn finish(&self) -> io::Result<Vec<Event>> {
+        match lock(&self.unmarked).take() {
+            Some(error) => Err(error),
+            None => Ok(std::mem::take(&mut *lock(&self.events))),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// What a process is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -80,7 +135,6 @@ pub(super) struct Luck {
     pub(super) rng: Rng,
 }
 
-#[derive(Debug)]
 struct Inner {
     luck: Luck,
     phase: Phase,
@@ -89,23 +143,28 @@ struct Inner {
     failures: u64,
     /// What was to be written since somebody asked.
     written: Vec<Vec<u8>>,
-    events: Arc<Mutex<Vec<Event>>>,
+    tape: Arc<Tape>,
 }
 
 /// A process.
-#[derive(Debug)]
 pub(super) struct Process(Mutex<Inner>);
+
+impl fmt::Debug for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Process")
+    }
+}
 
 impl Process {
     /// One that begins by opening the file, unless it was handed over. Its events go where those of the one before are.
-    pub(super) fn new(events: &Arc<Mutex<Vec<Event>>>, luck: Luck, opens: bool) -> Arc<Self> {
+    pub(super) fn new(tape: &Arc<Tape>, luck: Luck, opens: bool) -> Arc<Self> {
         let phase = if opens { Phase::Opening } else { Phase::Serving };
-        let events = events.clone();
-        Arc::new(Self(Mutex::new(Inner { luck, phase, is_dead: false, failures: 0, written: Vec::new(), events })))
+        let tape = tape.clone();
+        Arc::new(Self(Mutex::new(Inner { luck, phase, is_dead: false, failures: 0, written: Vec::new(), tape })))
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// It has opened the file.
@@ -137,11 +196,6 @@ impl Process {
     }
 }
 
-/// Events of all processes, locked.
-pub(super) fn lock(events: &Mutex<Vec<Event>>) -> MutexGuard<'_, Vec<Event>> {
-    events.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Inner {
     /// Whether this is what is to be missed.
     fn is_missing(&self, step: RecordStep<'_>) -> bool {
@@ -161,7 +215,7 @@ impl Inner {
     }
 
     fn note(&self, done: Done) {
-        lock(&self.events).push(Event::Done(done));
+        self.tape.push(Event::Done(done));
     }
 
     fn fail(&mut self, step: RecordStep<'_>) -> io::Error {
@@ -206,8 +260,8 @@ impl RecordWitness for Process {
             RecordStep::Sync => Done::Synced,
             RecordStep::SyncName => Done::NameSynced,
         });
-        // What is lost with the power is made up; the file itself need not outlive anything.
-        Ok(!matches!(step, RecordStep::Sync | RecordStep::SyncName))
+        // Where what is lost with the power is made up, the file itself need not outlive anything.
+        Ok(inner.tape.mark.is_some() || !matches!(step, RecordStep::Sync | RecordStep::SyncName))
     }
 }
 
