@@ -30,14 +30,16 @@ const FUZZING_S: u64 = 240;
 /// What `--quick` leaves out: guests, and what measures and torments.
 const NOT_QUICK: [&str; 7] = ["tests", "experiments", "bench", "guest", "vringd-bench", "torture", "xtask"];
 /// What `--long` adds to the rest, each as `cargo xtask torture` takes it.
-const LONG: [&[&str]; 8] = [
+const LONG: [&[&str]; 10] = [
     &["kill"],
     &["kill", "--volume"],
     &["upgrade"],
     &["upgrade", "--volume"],
     &["hostile", "--rounds", "3"],
     &["powercut", "--each-barrier"],
+    &["powercut", "--reservations", "--each-barrier"],
     &["powercut", "--device"],
+    &["powercut", "--reservations", "--device", "--cuts", "3000"],
     &["database"],
 ];
 
@@ -97,7 +99,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 fn short_tortures() -> Result<()> {
     thread::sleep(TEST_RUNNER_ASKS);
     step::built_torture(TASK, &["kill", "--rounds", "0", "--crash-rounds", CRASH_POINTS])?;
-    step::built_torture(TASK, &["powercut", "--cuts", POWER_CUTS, "--each-barrier"])
+    step::built_torture(TASK, &["powercut", "--cuts", POWER_CUTS, "--each-barrier"])?;
+    step::built_torture(TASK, &["powercut", "--reservations", "--cuts", POWER_CUTS, "--each-barrier"])
 }
 
 fn has_nextest() -> bool {

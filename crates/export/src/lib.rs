@@ -53,7 +53,7 @@ pub use ring::Ring;
 
 pub use scsi::{
     LogicalUnitName, LogicalUnits, ReservationStatus, ScsiOptions, UnitOptions, UnitStatus, UnitWatch,
-    check_reservations, port_number,
+    check_reservations, kept_in, port_number,
 };
 pub use status::{Content, ExportStatus, RingState, RingStatus, SessionCounts};
 pub use stream::{Admission, CONNECTIONS, CONNECTIONS_MAX, StreamError, StreamListener};

@@ -54,7 +54,7 @@ pub use mark::{LogMark, Marked};
 pub use memory::{MemoryOptions, MemoryStorage};
 pub use null::{NullOptions, NullStorage};
 pub use pass::{Loss, Pass, PassCommand, PassData, PassPlace, Passed, Refusal};
-pub use record::{HandedRecord, RECORD_BYTES_MAX, RecordError, RecordFile, Storing};
+pub use record::{HandedRecord, RECORD_BYTES_MAX, RecordError, RecordFile, RecordStep, RecordWitness, Storing};
 pub use sim::{Distribution, SimOptions, SimStorage};
 pub use task::{Operation, Progress, State, Step, Task};
 pub use traits::{Description, Storage};

@@ -3,6 +3,10 @@
 //!
 //! It needs no more of its process than the descriptor: nothing is made, renamed or removed once it is open.
 
+mod steps;
+
+pub use steps::{RecordStep, RecordWitness};
+
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::{File, Metadata};
@@ -11,6 +15,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use steps::{Stepped, Witness};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Longest record.
@@ -96,6 +101,11 @@ impl Written {
         self.number % 2
     }
 
+    /// Where that begins in the file, in bytes.
+    fn offset(&self) -> u64 {
+        self.slot() * SLOT_BYTES as u64
+    }
+
     fn to_bytes(&self) -> Vec<u8> {
         let mut slot = vec![0; SLOT_BYTES];
         slot[..8].copy_from_slice(&MAGIC);
@@ -150,7 +160,7 @@ impl Written {
 #[derive(Debug)]
 pub struct RecordFile {
     path: PathBuf,
-    file: File,
+    file: Stepped,
     /// It was not there before.
     is_new: bool,
     state: Mutex<State>,
@@ -183,28 +193,40 @@ impl RecordFile {
     /// # Errors
     /// It cannot be opened or made, somebody else has it, or it is another kind of file.
     pub fn open(path: &Path) -> Result<RecordFile, RecordError> {
+        RecordFile::open_before(path, &Witness::default())
+    }
+
+    /// The same, while somebody looks on.
+    ///
+    /// # Errors
+    /// As there, and what the witness wants to fail.
+    pub fn open_seen(path: &Path, witness: Arc<dyn RecordWitness>) -> Result<RecordFile, RecordError> {
+        RecordFile::open_before(path, &Witness(Some(witness)))
+    }
+
+    fn open_before(path: &Path, witness: &Witness) -> Result<RecordFile, RecordError> {
         for _ in 0..OPEN_TRIES {
             let (fd, is_new) = match rustix::fs::lstat(path) {
                 // Before it is opened: that does something to a device.
                 Ok(about) if FileType::from_raw_mode(about.st_mode) != FileType::RegularFile => {
                     return Err(RecordError::NoFile { path: path.to_owned() });
                 }
-                Err(Errno::NOENT) => (RecordFile::make(path)?, true),
+                Err(Errno::NOENT) => (RecordFile::make(path, witness)?, true),
                 _ => (RecordFile::open_there(path)?, false),
             };
             // Somebody else was faster.
             let Some(fd) = fd else { continue };
-            if let Some(opened) = RecordFile::locked(path, fd, is_new)? {
+            if let Some(opened) = RecordFile::locked(path, fd, is_new, witness)? {
                 return Ok(opened);
             }
         }
         Err(RecordError::Unsteady { path: path.to_owned() })
     }
 
-    fn make(path: &Path) -> Result<Option<OwnedFd>, RecordError> {
-        match rustix::fs::open(path, FLAGS | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR) {
-            Err(Errno::EXIST) => Ok(None),
-            made => made.map(Some).map_err(|errno| RecordError::Make { path: path.to_owned(), source: errno.into() }),
+    fn make(path: &Path, witness: &Witness) -> Result<Option<OwnedFd>, RecordError> {
+        match witness.make(path, FLAGS) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
+            made => made.map(Some).map_err(|source| RecordError::Make { path: path.to_owned(), source }),
         }
     }
 
@@ -217,30 +239,26 @@ impl RecordFile {
     }
 
     /// Nothing where another file has the path by now.
-    fn locked(path: &Path, fd: OwnedFd, is_new: bool) -> Result<Option<RecordFile>, RecordError> {
+    fn locked(path: &Path, fd: OwnedFd, is_new: bool, witness: &Witness) -> Result<Option<RecordFile>, RecordError> {
         let failed = |source: io::Error| RecordError::Io { path: path.to_owned(), source };
         match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => return Err(RecordError::InUse { path: path.to_owned() }),
             locked => locked.map_err(|errno| failed(errno.into()))?,
         }
-        let file = File::from(fd);
+        let file = Stepped { file: File::from(fd), witness: witness.clone() };
         let about = file.metadata().map_err(failed)?;
         if is_at(path, &about) != Some(true) {
             return Ok(None);
         }
-        let contents = Written::read(&file).map_err(failed)?;
+        let contents = Written::read(&file.file).map_err(failed)?;
         let (bytes, read) = (about.len(), contents.len() as u64);
         let latest = match Written::latest(&contents) {
-            Some(latest) => {
-                // Whoever wrote it may not have come to that.
-                file.sync_data().map_err(failed)?;
-                latest
-            }
+            Some(latest) => RecordFile::go_on(path, &file, latest)?,
             // What says that it is empty and is not holds nothing that is written to it.
             None if read == bytes && is_blank(&contents) => {
                 RecordFile::begin(path, &file).inspect_err(|_| {
                     // Nobody else has it while it is locked.
-                    let _ = if is_new { rustix::fs::unlink(path).map_err(Into::into) } else { file.set_len(bytes) };
+                    let _ = if is_new { witness.remove(path) } else { file.set_len(bytes) };
                 })?
             }
             None if contents.chunks(SLOT_BYTES).any(|slot| slot.starts_with(&MAGIC)) => {
@@ -252,18 +270,39 @@ impl RecordFile {
     }
 
     /// Writes both slots, without a record: from then on one of them is whole, whatever happens.
-    fn begin(path: &Path, file: &File) -> Result<Written, RecordError> {
+    fn begin(path: &Path, file: &Stepped) -> Result<Written, RecordError> {
         let written = file.write_all_at(&blank(), 0).and_then(|()| file.sync_all());
         written.map_err(|source| RecordError::Io { path: path.to_owned(), source })?;
-        // Its name, too: whoever looks for it after a loss of power finds it.
-        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let stored = File::open(directory).and_then(|directory| directory.sync_all());
-        stored.map_err(|source| RecordError::Directory { path: path.to_owned(), source })?;
+        RecordFile::sync_name(path, file)?;
         let [latest, _] = blanks();
         Ok(latest)
     }
 
-    fn of(path: &Path, file: File, latest: Written, is_uncertain: bool) -> RecordFile {
+    /// Makes certain what a file has, in both slots.
+    fn go_on(path: &Path, file: &Stepped, latest: Written) -> Result<Written, RecordError> {
+        let put = |written: &Written| {
+            let written = file.put(written).and_then(|()| file.sync_data());
+            written.map_err(|source| RecordError::Io { path: path.to_owned(), source })
+        };
+        // Whoever wrote it may not have come to the sync, or that has failed: what is not written again then is not synced either.
+        put(&latest)?;
+        if latest == blanks()[0] {
+            // Whoever made the file may not have come to its name.
+            RecordFile::sync_name(path, file)?;
+        }
+        // The other slot may have parts of a record that a loss of power has kept from being stored. Parts of the next one, of the same
+        // number, must not make it whole.
+        let copy = Written { number: latest.number + 1, ..latest };
+        put(&copy)?;
+        Ok(copy)
+    }
+
+    /// From then on whoever looks for the file after a loss of power finds it.
+    fn sync_name(path: &Path, file: &Stepped) -> Result<(), RecordError> {
+        file.witness.sync_name(path).map_err(|source| RecordError::Directory { path: path.to_owned(), source })
+    }
+
+    fn of(path: &Path, file: Stepped, latest: Written, is_uncertain: bool) -> RecordFile {
         let state = State { next: latest.number + 1, latest, is_uncertain, is_storing: false };
         RecordFile { path: path.to_owned(), file, is_new: false, state: Mutex::new(state) }
     }
@@ -271,9 +310,18 @@ impl RecordFile {
     /// Goes on with what [`hand_over`](Self::hand_over) gave, whatever has become of the file since: what is not as the record says is
     /// written anew.
     pub fn adopt(path: &Path, fd: OwnedFd, handed: HandedRecord) -> RecordFile {
+        RecordFile::adopt_before(path, fd, handed, Witness::default())
+    }
+
+    /// The same, while somebody looks on.
+    pub fn adopt_seen(path: &Path, fd: OwnedFd, handed: HandedRecord, witness: Arc<dyn RecordWitness>) -> RecordFile {
+        RecordFile::adopt_before(path, fd, handed, Witness(Some(witness)))
+    }
+
+    fn adopt_before(path: &Path, fd: OwnedFd, handed: HandedRecord, witness: Witness) -> RecordFile {
         let HandedRecord { number, record } = handed;
-        let file = File::from(fd);
-        let there = Written::read(&file).ok().and_then(|contents| Written::latest(&contents));
+        let file = Stepped { file: File::from(fd), witness };
+        let there = Written::read(&file.file).ok().and_then(|contents| Written::latest(&contents));
         let latest = Written { number: number.min(NUMBER_MAX), record };
         if let Ok(about) = file.metadata()
             && (about.nlink() == 0 || is_at(path, &about) == Some(false))
@@ -306,7 +354,7 @@ impl RecordFile {
         }
         let record = state.latest.record.clone();
         // That of the last writing, whatever has come of it: what the file has by another number is not this record.
-        Ok((self.file.try_clone()?.into(), HandedRecord { number: state.next - 1, record }))
+        Ok((self.file.file.try_clone()?.into(), HandedRecord { number: state.next - 1, record }))
     }
 
     /// Gives a file that was made when it was opened to who is going to serve.
@@ -314,7 +362,7 @@ impl RecordFile {
     /// # Errors
     /// It may not.
     pub fn give_to(&self, user: u32, group: u32) -> io::Result<()> {
-        if self.is_new { std::os::unix::fs::fchown(&self.file, Some(user), Some(group)) } else { Ok(()) }
+        if self.is_new { std::os::unix::fs::fchown(&self.file.file, Some(user), Some(group)) } else { Ok(()) }
     }
 
     /// Where it is.
@@ -395,7 +443,6 @@ impl RecordFile {
             state.is_uncertain = true;
             (written, state.latest.clone())
         };
-        let put = |written: &Written| self.file.write_all_at(&written.to_bytes(), written.slot() * SLOT_BYTES as u64);
         let about = self.file.metadata()?;
         if about.nlink() == 0 {
             // Nobody would find it again.
@@ -403,10 +450,10 @@ impl RecordFile {
         }
         if about.len() != FILE_BYTES {
             // Somebody has cut it, or written behind it.
-            put(&latest)?;
+            self.file.put(&latest)?;
             self.file.set_len(FILE_BYTES)?;
         }
-        put(&written)?;
+        self.file.put(&written)?;
         self.file.sync_data()?;
         let mut state = self.lock();
         (state.next, state.latest, state.is_uncertain) = (written.number + 1, written, false);

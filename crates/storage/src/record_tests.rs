@@ -63,7 +63,7 @@ fn what_cannot_be_stored_does_not_come_true_later() {
     assert_eq!((read_only.record().as_slice(), read_only.is_uncertain()), (&b"before"[..], true));
     // It had come to the file all the same.
     let refused = Written { number: handed.number + 1, record: b"refused".to_vec() };
-    file.file.write_all_at(&refused.to_bytes(), refused.slot() * SLOT_BYTES as u64).unwrap();
+    file.file.put(&refused).unwrap();
     let mut state = file.lock();
     (state.next, state.is_uncertain) = (handed.number + 3, true);
     drop(state);
@@ -183,6 +183,95 @@ fn what_is_no_such_file_is_left_alone() {
     std::fs::write(&path, damaged).unwrap();
     let line = RecordFile::open(&path).unwrap_err().to_string();
     assert!(line.contains("is damaged: both of its slots are"), "{line}");
+}
+
+/// Writes down what is done to a file, until its process is killed.
+#[derive(Debug, Default)]
+struct Log {
+    steps: Mutex<Vec<&'static str>>,
+    /// Steps that the process lives for; `None`: for all.
+    lives_for: Option<usize>,
+}
+
+impl RecordWitness for Log {
+    fn sees(&self, step: RecordStep<'_>) -> io::Result<bool> {
+        let mut steps = self.steps.lock().unwrap();
+        if self.lives_for.is_some_and(|lives_for| steps.len() >= lives_for) {
+            return Ok(false);
+        }
+        steps.push(match step {
+            RecordStep::Make => "make",
+            RecordStep::Remove => "remove",
+            RecordStep::Write { offset: 0, .. } => "write first",
+            RecordStep::Write { .. } => "write second",
+            RecordStep::SetLen(_) => "set length",
+            RecordStep::Sync => "sync",
+            RecordStep::SyncName => "sync name",
+        });
+        Ok(true)
+    }
+}
+
+/// What is done to the file behind this path when it is opened by a process that lives for so many steps.
+fn opening(path: &Path, lives_for: Option<usize>) -> Vec<&'static str> {
+    let log = Arc::new(Log { lives_for, ..Log::default() });
+    drop(RecordFile::open_seen(path, log.clone()).unwrap());
+    std::mem::take(&mut *log.steps.lock().unwrap())
+}
+
+#[test]
+fn a_name_that_a_killed_process_has_not_synced_is_synced_by_the_next_one() {
+    let (_directory, path) = place();
+    assert_eq!(opening(&path, Some(3)), ["make", "write first", "sync"]);
+    assert_eq!(opening(&path, None), ["write first", "sync", "sync name", "write second", "sync"]);
+    assert!(!opening(&path, None).contains(&"sync name"), "whoever wrote the other slot had it synced");
+}
+
+/// The pages of what could not be synced are as those of what was, and another sync says nothing of them.
+#[test]
+fn what_a_killed_process_could_not_sync_is_written_again_before_it_counts() {
+    let (_directory, path) = place();
+    let file = RecordFile::open(&path).unwrap();
+    for (record, its, other) in [(b"one", "write second", "write first"), (b"two", "write first", "write second")] {
+        file.store(record).unwrap();
+        // While it is in one slot only, it is made certain there; and then in the other one.
+        let copy = path.with_extension("copy");
+        std::fs::copy(&path, &copy).unwrap();
+        assert_eq!(opening(&copy, None), [its, "sync", other, "sync"]);
+        assert_eq!(RecordFile::open(&copy).unwrap().record(), record);
+    }
+}
+
+/// What a loss of power has left of a record in one slot must not become whole by what is written to the slot next, of which power
+/// may go as well.
+#[test]
+fn what_was_torn_does_not_come_back_with_another_record() {
+    let (_directory, path) = place();
+    let file = RecordFile::open(&path).unwrap();
+    [&[1; 3000][..], b"kept"].iter().for_each(|record| file.store(record).unwrap());
+    let before = std::fs::read(&path).unwrap();
+    file.store(b"torn").unwrap();
+    drop(file);
+    let after = std::fs::read(&path).unwrap();
+    let torn = |before: &[u8], after: &[u8], is_new: &dyn Fn(usize) -> bool| {
+        let sectors = before.chunks(512).zip(after.chunks(512)).enumerate();
+        sectors.flat_map(|(at, (old, new))| if is_new(at) { new } else { old }).copied().collect::<Vec<u8>>()
+    };
+    // Of the torn one the first sector is there; the others have what was there before.
+    let first = (0..before.len() / 512).find(|at| before[at * 512..][..512] != after[at * 512..][..512]).unwrap();
+    std::fs::write(&path, torn(&before, &after, &|at| at == first)).unwrap();
+    let file = RecordFile::open(&path).unwrap();
+    assert_eq!(file.record(), b"kept");
+    let before = std::fs::read(&path).unwrap();
+    file.store(b"next").unwrap();
+    drop(file);
+    let after = std::fs::read(&path).unwrap();
+    // Of the next one all others are.
+    for lacks in 0..before.len() / 512 {
+        std::fs::write(&path, torn(&before, &after, &|at| at != lacks)).unwrap();
+        let found = RecordFile::open(&path).unwrap().record();
+        assert!([&b"kept"[..], b"next"].contains(&found.as_slice()), "{}", String::from_utf8_lossy(&found));
+    }
 }
 
 proptest! {

@@ -56,6 +56,12 @@ enum What {
     /// One life of a volume, in the guest of `powercut --device`.
     #[command(hide = true)]
     PowercutLife(powercut::device::inside::Options),
+    /// Lives of a file that keeps reservations, in the guest of `powercut --reservations --device`.
+    #[command(hide = true)]
+    PowercutReservationsLife(powercut::reservations::device::life::Options),
+    /// Cuts of that file, there.
+    #[command(hide = true)]
+    PowercutReservationsLook(powercut::reservations::device::look::Options),
     /// Kill the server of a volume under a guest's databases, alone and together with the guest.
     Database(database::Options),
     /// Run QEMU's own tests of qcow2 with the images served over vhost-user, by this daemon and by QEMU's.
@@ -77,6 +83,8 @@ fn main() -> ExitCode {
         What::Neighbour(options) => neighbour::run(options),
         What::Powercut(options) => powercut::run(options),
         What::PowercutLife(options) => powercut::device::inside::run(options),
+        What::PowercutReservationsLife(options) => powercut::reservations::device::life::run(options),
+        What::PowercutReservationsLook(options) => powercut::reservations::device::look::run(options),
         What::Database(options) => database::run(options),
         What::Iotests(options) => iotests::run(options),
         What::IotestsClient(options) => iotests::client::run(options),

@@ -1,5 +1,5 @@
-//! Power cuts of volumes on a real kernel's block layer, as a part of what every change has to pass: `cargo xtask torture powercut
-//! --device` in short.
+//! Power cuts of volumes on a real kernel's block layer, and of files that keep reservations on its file system, as a part of what every
+//! change has to pass: `cargo xtask torture powercut --device` in short, and with `--reservations`.
 
 use std::process::Command;
 
@@ -39,5 +39,25 @@ fn log_writes_that_are_not_durable_are_noticed() -> Result<()> {
     // A sector that holds something else, or a log with a hole in it: both are the cut's work, and no trouble of the stand.
     let violation = report["violation"].as_str().unwrap_or_default();
     ensure!(violation.contains("cut behind event"), "{report}");
+    Ok(())
+}
+
+#[test]
+fn reservations_are_not_lost_and_do_not_come_back_on_a_kernels_file_system() -> Result<()> {
+    let (content, report) = torture(&["--reservations", "--cuts", "300", "--seed", "1"])?;
+    ensure!(content && report["violation"].is_null(), "{report}");
+    let number = |name: &str| report[name].as_u64().unwrap_or_default();
+    ensure!(report["kernel"].as_str().is_some_and(|kernel| !kernel.is_empty()), "{report}");
+    ensure!(number("cuts") >= 300 && number("changes") > 20, "{report}");
+    Ok(())
+}
+
+#[test]
+fn reservations_that_are_not_synced_are_noticed_on_a_kernels_file_system() -> Result<()> {
+    let words = ["--reservations", "--cuts", "10000", "--seed", "1", "--without-step", "store-sync"];
+    let (content, report) = torture(&words)?;
+    ensure!(!content, "nobody noticed: {report}");
+    let violation = report["violation"].as_str().unwrap_or_default();
+    ensure!(violation.contains("cut behind entry"), "{report}");
     Ok(())
 }

@@ -179,7 +179,10 @@ fn stored_by(by: Instant, jobs: &Jobs, store: impl FnOnce() -> io::Result<()> + 
 }
 
 /// What a file has kept of reservations: what is left of them after a loss of power.
-fn kept_in(file: &RecordFile) -> Result<Reservations, ExportError> {
+///
+/// # Errors
+/// [`ExportError::Reservations`]; [`ExportError::Storing`].
+pub fn kept_in(file: &RecordFile) -> Result<Reservations, ExportError> {
     if file.is_storing() {
         return Err(ExportError::Storing { path: file.path().to_owned() });
     }

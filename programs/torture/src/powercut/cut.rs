@@ -51,7 +51,7 @@ impl Budget {
         self.over.load(Ordering::Relaxed) || self.cuts.load(Ordering::Relaxed) >= self.limit
     }
 
-    fn take(&self) -> bool {
+    pub(super) fn take(&self) -> bool {
         !self.over.load(Ordering::Relaxed) && self.cuts.fetch_add(1, Ordering::Relaxed) < self.limit
     }
 }

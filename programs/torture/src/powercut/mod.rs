@@ -19,6 +19,7 @@ mod medium;
 mod oracle;
 mod record;
 mod recovery;
+pub(crate) mod reservations;
 mod stamp;
 mod trace;
 
@@ -68,8 +69,14 @@ pub(crate) struct Options {
     /// behind every entry of that log. Needs the lab.
     #[arg(long)]
     device: bool,
+    /// Cut the power of files that keep SCSI reservations instead: what was reserved is not lost, what has ended does not come back.
+    #[arg(long, conflicts_with_all = ["without_barrier", "replay"])]
+    reservations: bool,
+    /// Leave a step out by which these files are kept: the run has to find that.
+    #[arg(long, value_name = "NAME", requires = "reservations")]
+    without_step: Option<reservations::Missing>,
     /// After that, take each guarantee away in turn, and see that data is lost then.
-    #[arg(long, conflicts_with_all = ["seed", "without_barrier", "device"])]
+    #[arg(long, conflicts_with_all = ["seed", "without_barrier", "without_step", "device"])]
     each_barrier: bool,
     /// Make the cuts of a stored trace again.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "without_barrier", "device", "each_barrier"])]
@@ -113,6 +120,9 @@ struct Report {
 /// Runs all that the options ask for, until something is lost.
 pub(super) fn run(options: &Options) -> Result<()> {
     ensure!(options.cuts > 0, "--cuts 0 cuts nothing");
+    if options.reservations {
+        return keep_reservations(options);
+    }
     let report = match &options.replay {
         Some(file) => replay(file, options.cuts)?,
         None => {
@@ -124,6 +134,17 @@ pub(super) fn run(options: &Options) -> Result<()> {
     };
     figures::finish(&report, options.json, report.violation.as_deref())?;
     if options.each_barrier { each_barrier() } else { Ok(()) }
+}
+
+/// The same for files that keep reservations.
+fn keep_reservations(options: &Options) -> Result<()> {
+    let seed = options.seed.unwrap_or_else(fresh_seed);
+    eprintln!("torture powercut --reservations: --seed {seed}");
+    let plan =
+        reservations::Plan { seed, cuts: options.cuts, without: options.without_step, on_device: options.device };
+    let report = reservations::torture(plan)?;
+    figures::finish(&report, options.json, report.violation.as_deref())?;
+    if options.each_barrier { reservations::each_step() } else { Ok(()) }
 }
 
 /// Takes each barrier away, and sees that it is missed.

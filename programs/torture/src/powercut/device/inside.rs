@@ -40,7 +40,7 @@ const AT_IGNORE: u64 = 1;
 const AT_SYSINFO_EHDR: u64 = 33;
 
 /// Forgets the vDSO: that of User Mode Linux lacks a call that rustix takes for granted, and ends the program for.
-fn forget_vdso() -> Result<()> {
+pub(in crate::powercut) fn forget_vdso() -> Result<()> {
     let mut vector = fs::read("/proc/self/auxv").context("cannot read /proc/self/auxv")?;
     for entry in vector.as_chunks_mut::<16>().0 {
         if entry[..8] == AT_SYSINFO_EHDR.to_ne_bytes() {

@@ -36,15 +36,15 @@ const WRITE_BYTES_MAX: u64 = 1 << 30;
 
 /// One entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(in crate::powercut) struct Entry {
     /// A flush ended, in front of what else the entry says.
-    pub(super) flush: bool,
-    pub(super) what: What,
+    pub(in crate::powercut) flush: bool,
+    pub(in crate::powercut) what: What,
 }
 
 /// What an entry says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(in crate::powercut) enum What {
     /// No more.
     Nothing,
     /// Data was written, `offset` in bytes.
@@ -59,7 +59,7 @@ pub(super) enum What {
 ///
 /// # Errors
 /// It is no log, or the kernel did not bring it to its end.
-pub(super) fn read(file: &File) -> Result<Vec<Entry>> {
+pub(in crate::powercut) fn read(file: &File) -> Result<Vec<Entry>> {
     let superblock = block(file, 0)?;
     let (magic, version) = (field(&superblock, 0), field(&superblock, 1));
     ensure!((magic, version) == (MAGIC, VERSION), "it begins with {magic:#x}, version {version}");

@@ -36,14 +36,14 @@ struct Message {
 }
 
 /// Who marks the log of one mapped device.
-pub(super) struct Marker {
+pub(in crate::powercut) struct Marker {
     control: File,
     name: [u8; NAME_BYTES],
 }
 
 impl Marker {
     /// For the mapped device `name`.
-    pub(super) fn open(name: &str) -> Result<Self> {
+    pub(in crate::powercut) fn open(name: &str) -> Result<Self> {
         let control = File::options().read(true).write(true).open(CONTROL);
         let control = control.with_context(|| format!("cannot open {CONTROL}"))?;
         let mut bytes = [0; NAME_BYTES];
@@ -54,7 +54,7 @@ impl Marker {
     }
 
     /// Leaves a number in the log, behind everything that was complete before.
-    pub(super) fn mark(&self, number: u32) -> io::Result<()> {
+    pub(in crate::powercut) fn mark(&self, number: u32) -> io::Result<()> {
         let mut text = [0; TEXT_BYTES];
         // Of ten digits at most: a zero remains at the end.
         let words = format!("mark {number}");

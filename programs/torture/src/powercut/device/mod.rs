@@ -8,9 +8,9 @@
 //! check, replay and copy as well (`look`).
 
 pub(crate) mod inside;
-mod log;
+pub(in crate::powercut) mod log;
 mod look;
-mod mark;
+pub(in crate::powercut) mod mark;
 mod merge;
 
 use std::fs::{self, File};
