@@ -29,7 +29,7 @@ mod work;
 
 pub(crate) use device::Scsi;
 pub use device::ScsiOptions;
-pub use logical::{LogicalUnitName, LogicalUnits, ReservationStatus, check_reservations};
+pub use logical::{LogicalUnitName, LogicalUnits, ReservationStatus, UnitCondition, check_reservations};
 pub use port::port_number;
 use tasks::Which;
 pub use units::{UnitOptions, UnitStatus, UnitWatch};
