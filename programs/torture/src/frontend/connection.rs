@@ -260,6 +260,8 @@ fn ask(ring: &mut Ring, wanted: &Wanted, data: &[u8]) -> Result<(Answer, Vec<u8>
     loop {
         ring.eventfds.take_call();
         if let Some(used) = ring.take_used()? {
+            // Whoever drives the ring next waits for a call.
+            ring.queue.arm();
             let mut delivered = vec![0; if wanted.from_device { wanted.bytes as usize } else { 0 }];
             ring.data(used.slot, &mut delivered);
             return Ok((ring.answer(used.slot), delivered, used.written));
