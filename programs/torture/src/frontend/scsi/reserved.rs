@@ -141,7 +141,10 @@ impl Reserved {
         ensure!(may_be.iter().any(fits), "{data:02x?} is no answer: {when} one of these was there: {may_be:x?}");
         // Nothing has happened since: what it says is there, and stays.
         if is_new && !earlier && self.coming.is_none() {
-            let left = self.states.iter().copied().filter(fits).collect();
+            let left: Vec<State> = self.states.iter().copied().filter(fits).collect();
+            if let Some(now) = self.trail.last_mut() {
+                now.clone_from(&left);
+            }
             self.states = left;
         }
         Ok(())

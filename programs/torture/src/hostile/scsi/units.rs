@@ -33,8 +33,8 @@ fn goes(scene: &mut Scene<'_>) -> Result<()> {
                 if number.is_multiple_of(AT_ONCE) {
                     wait_until_used(&ring, number)?;
                 }
-                let (lun, block) = (if number % 4 == 0 { 0 } else { SPARE }, u32::from(number % 1024) * 8);
-                let ask = if number % 2 == 0 { write_10(lun, 1, block) } else { read_10(lun, 1, block) };
+                let (lun, block) = (if number.is_multiple_of(4) { 0 } else { SPARE }, u32::from(number % 1024) * 8);
+                let ask = if number.is_multiple_of(2) { write_10(lun, 1, block) } else { read_10(lun, 1, block) };
                 ask.offer(&mut ring, number);
                 ring.kick();
                 number += 1;
