@@ -30,11 +30,14 @@ const FUZZING_S: u64 = 240;
 /// What `--quick` leaves out: guests, and what measures and torments.
 const NOT_QUICK: [&str; 7] = ["tests", "experiments", "bench", "guest", "vringd-bench", "torture", "xtask"];
 /// What `--long` adds to the rest, each as `cargo xtask torture` takes it.
-const LONG: [&[&str]; 10] = [
+const LONG: [&[&str]; 13] = [
     &["kill"],
     &["kill", "--volume"],
+    &["kill", "--protocol", "scsi"],
+    &["kill", "--protocol", "scsi", "--volume"],
     &["upgrade"],
     &["upgrade", "--volume"],
+    &["upgrade", "--protocol", "scsi"],
     &["hostile", "--rounds", "3"],
     &["powercut", "--each-barrier"],
     &["powercut", "--reservations", "--each-barrier"],
@@ -99,6 +102,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 fn short_tortures() -> Result<()> {
     thread::sleep(TEST_RUNNER_ASKS);
     step::built_torture(TASK, &["kill", "--rounds", "0", "--crash-rounds", CRASH_POINTS])?;
+    step::built_torture(TASK, &["kill", "--protocol", "scsi", "--rounds", "0", "--crash-rounds", CRASH_POINTS])?;
     step::built_torture(TASK, &["powercut", "--cuts", POWER_CUTS, "--each-barrier"])?;
     step::built_torture(TASK, &["powercut", "--reservations", "--cuts", POWER_CUTS, "--each-barrier"])
 }

@@ -52,7 +52,7 @@ pub use queue::Broken;
 pub use ring::Ring;
 
 pub use scsi::{
-    LogicalUnitName, LogicalUnits, ReservationStatus, ScsiOptions, UnitOptions, UnitStatus, UnitWatch,
+    LogicalUnitName, LogicalUnits, ReservationStatus, ScsiOptions, UnitCondition, UnitOptions, UnitStatus, UnitWatch,
     check_reservations, kept_in, port_number,
 };
 pub use status::{Content, ExportStatus, RingState, RingStatus, SessionCounts};

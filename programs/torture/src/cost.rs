@@ -14,8 +14,8 @@ use tempfile::TempDir;
 
 use super::common::Common;
 use super::figures::{self, median};
-use super::frontend::{Checks, Farewell, Load, RING_SIZE_MAX, RingShape, Shape};
-use super::server::{Served, Server, Setup};
+use super::frontend::{Checks, Durability, Farewell, Load, Protocol, RING_SIZE_MAX, RingShape, Shape};
+use super::server::{POLL, Served, Server, Setup, WRITE_CACHE};
 
 const DISK_MIB: u32 = 1024;
 /// Before anything counts: threads start, caches fill.
@@ -98,11 +98,20 @@ fn measure(program: &Path, options: &Options, inflight: bool, seed: u64) -> Resu
         served: Served::Null(DISK_MIB),
         queues: options.queues,
         workers: "per-queue".into(),
-        more: Vec::new(),
+        poll: POLL,
+        write_cache: WRITE_CACHE,
+        protocol: Protocol::Blk,
         environment: Vec::new(),
     };
     let ring = RingShape { size: RING_SIZE_MAX, event_idx: true };
-    let shape = Shape { queues: options.queues, ring, indirect: false, inflight, write_cache_off: false };
+    let shape = Shape {
+        queues: options.queues,
+        ring,
+        indirect: false,
+        inflight,
+        durability: Durability::Flushes,
+        protocol: Protocol::Blk,
+    };
     let mut load = Load::new(shape, Checks::Status, options.depth, seed)?;
     let mut server = Server::start(&setup)?;
     load.connect(server.connect()?)?;

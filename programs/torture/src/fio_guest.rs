@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 use super::disk::{Disk, Logged};
-use super::server::{Server, Setup};
+use super::frontend::Protocol;
+use super::server::{POLL, Server, Setup, WRITE_CACHE};
 
 const DISK_BYTES: u64 = 256 << 20;
 const QUEUES: u16 = 2;
@@ -110,7 +111,9 @@ impl FioGuest {
             served: disk.served(),
             queues: QUEUES,
             workers: QUEUES.to_string(),
-            more: Vec::new(),
+            poll: POLL,
+            write_cache: WRITE_CACHE,
+            protocol: Protocol::Blk,
             environment: Vec::new(),
         };
         let mut server = Server::start(&setup)?;

@@ -1,7 +1,8 @@
 //! The server under torture: found or built, started, connected to, upgraded, killed.
 
+mod config;
+
 use std::env;
-use std::ffi::OsString;
 use std::fs;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
@@ -16,6 +17,8 @@ use guest::process::{Group, shown};
 use guest::usage;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+
+use crate::frontend::Protocol;
 
 /// Names the program to test, as for the tests.
 const PROGRAM_VARIABLE: &str = "VRINGD_BIN";
@@ -143,11 +146,19 @@ pub(crate) struct Setup {
     pub(crate) queues: u16,
     /// What `--workers` says.
     pub(crate) workers: String,
-    /// More arguments.
-    pub(crate) more: Vec<OsString>,
+    /// What `--poll` says.
+    pub(crate) poll: &'static str,
+    /// What `--write-cache` says, of a disk.
+    pub(crate) write_cache: &'static str,
+    /// What is spoken with the frontend of a disk.
+    pub(crate) protocol: Protocol,
     /// Variables of its environment.
     pub(crate) environment: Vec<(&'static str, String)>,
 }
+
+/// What `--poll` and `--write-cache` are when nobody says otherwise.
+pub(crate) const POLL: &str = "adaptive";
+pub(crate) const WRITE_CACHE: &str = "on";
 
 impl Setup {
     /// The socket of what it serves.
@@ -167,12 +178,21 @@ impl Setup {
         command.output().context("cannot run ctl")
     }
 
-    fn command(&self) -> Command {
+    fn command(&self) -> Result<Command> {
         let mut command = Command::new(&self.program);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        if self.protocol == Protocol::Scsi {
+            // Only a configuration says where reservations are kept.
+            command.args(["serve", "--log-level", "info"]).arg(config::write(self)?);
+            return Ok(command);
+        }
         let kind = if matches!(self.served, Served::Directory { .. }) { "dir" } else { "disk" };
         command.args([kind, "--log-level", "info", "--socket"]).arg(self.socket());
         command.arg("--control").arg(self.control());
-        command.args(["--queues", &self.queues.to_string(), "--workers", &self.workers]);
+        command.args(["--queues", &self.queues.to_string(), "--workers", &self.workers, "--poll", self.poll]);
+        if kind == "disk" {
+            command.args(["--write-cache", self.write_cache]);
+        }
         match &self.served {
             Served::File { image, direct, execution } => {
                 command.args(["--execution", execution]);
@@ -196,9 +216,7 @@ impl Setup {
                 command.arg(path);
             }
         }
-        command.args(&self.more);
-        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
-        command
+        Ok(command)
     }
 }
 
@@ -229,7 +247,7 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a server. It need not listen yet when this returns.
     pub(crate) fn start(setup: &Setup) -> Result<Self> {
-        let process = Group::start(&setup.command(), &setup.directory.join("server.log"))?;
+        let process = Group::start(&setup.command()?, &setup.directory.join("server.log"))?;
         Ok(Self { process, socket: setup.socket() })
     }
 

@@ -1,6 +1,6 @@
 //! Daemons that are killed and frontends that hang up: what was in flight is completed, each request once.
 
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
@@ -195,20 +195,41 @@ fn requests_in_flight_survive_connection_and_daemon_at_once() -> Result<()> {
     second.stop()
 }
 
-/// Runs the torture, which must end well.
-fn torture(arguments: &[&str]) -> Result<()> {
+/// Runs the torture. How it ended, and what it said.
+fn tortured(arguments: &[&str]) -> Result<(ExitStatus, String)> {
     let mut command = Command::new(vringd::beside_the_test("torture")?);
     command.args(["kill"]).args(arguments).arg("--vringd").arg(vringd::program()?);
     let output = command.output()?;
     let said = format!("{}{}", String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
     println!("{said}");
-    ensure!(output.status.success() && said.contains("nothing lost"), "the torture ended with {}", output.status);
+    Ok((output.status, said))
+}
+
+/// Runs the torture, which must end well.
+fn torture(arguments: &[&str]) -> Result<()> {
+    let (status, said) = tortured(arguments)?;
+    ensure!(status.success() && said.contains("nothing lost"), "the torture ended with {status}");
     Ok(())
 }
 
 #[test]
 fn twenty_kills_lose_nothing() -> Result<()> {
     torture(&["--frontend-rounds", KILLS, "--crash-rounds", "0", "--guest-rounds", "0"])
+}
+
+/// Reservations, unit attentions and what may have been done are looked at, too.
+#[test]
+fn twenty_kills_lose_nothing_of_a_scsi_disk() -> Result<()> {
+    torture(&["--protocol", "scsi", "--frontend-rounds", KILLS, "--crash-rounds", "0"])
+}
+
+/// A torture that cannot fail says nothing: without the inflight region it finds that requests are lost.
+#[test]
+fn without_the_inflight_region_requests_of_a_scsi_disk_are_found_to_be_lost() -> Result<()> {
+    let kills = ["--protocol", "scsi", "--frontend-rounds", "200", "--crash-rounds", "0", "--no-inflight"];
+    let (status, said) = tortured(&kills)?;
+    ensure!(!status.success() && said.contains("torture kill: LOST"), "it has found nothing, and ended with {status}");
+    Ok(())
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use bench::frontend::{Load, Report, Rw, Spec};
 use control::model::{Execution, Info, Placement, Poll, SessionState, Settings};
 use tests::daemon::{DIRECTORY, Daemon, directory};
@@ -290,5 +290,18 @@ fn what_is_no_state_is_refused_as_wrong_usage() -> Result<()> {
     assert!(adopt(&["--check", "--state-fd", "0"], Stdio::null())?.contains("no upgrade state"));
     assert!(adopt(&["--state-fd", "77"], Stdio::null())?.contains("descriptor 77 is not open"));
     assert!(adopt(&["--state-fd", "-1"], Stdio::null())?.contains("descriptor -1 is not open"));
+    Ok(())
+}
+
+/// A guest of a SCSI device sees nothing of an upgrade either: nothing is lost, its reservation is as it was, and no unit has anything to
+/// tell first.
+#[test]
+fn upgrades_lose_and_tell_nothing_of_a_scsi_disk() -> Result<()> {
+    let mut command = Command::new(vringd::beside_the_test("torture")?);
+    command.args(["upgrade", "--protocol", "scsi", "--rounds", "10", "--vringd"]).arg(vringd::program()?);
+    let output = command.output()?;
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+    println!("{said}");
+    ensure!(output.status.success() && said.contains("nothing lost"), "the torture ended with {}", output.status);
     Ok(())
 }

@@ -10,7 +10,7 @@ use super::units::{Common, UnitOptions, hash, settings, whole_blocks};
 use crate::ExportError;
 use crate::label::Keeper;
 use device::scsi::reservations::{FileError, Gate, Reservations};
-use device::scsi::{Attention, Attentions, Identity, Naa, Nexus, TargetPort, Unit as Facts};
+use device::scsi::{Attention, Attentions, Identity, Mode, Naa, Nexus, TargetPort, Unit as Facts};
 use engine::Reply;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -57,6 +57,21 @@ struct Left {
     reservations: Option<Reservations>,
     /// The ports by which it was reached.
     ports: BTreeSet<TargetPort>,
+    condition: Option<UnitCondition>,
+}
+
+/// What drivers have made of a logical unit, and what they have not been told yet: all that a program that goes on with it needs beside
+/// [reservations](LogicalUnits::reservations), so that no driver hears of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnitCondition {
+    /// WCE.
+    pub write_cache: bool,
+    /// D_SENSE.
+    pub descriptor_sense: bool,
+    /// START STOP UNIT has stopped it.
+    pub stopped: bool,
+    /// What is to be told, by port and LUN, as bits; nothing is 0.
+    pub attentions: Vec<(u16, Lun, u16)>,
 }
 
 /// Which logical unit of a daemon.
@@ -105,6 +120,18 @@ impl LogicalUnits {
         let of =
             |unit: &Logical| unit.look(|state| (!state.reservations.is_empty()).then(|| state.reservations.to_bytes()));
         units.into_iter().filter_map(|(name, unit)| Some((name, of(&unit)?))).collect()
+    }
+
+    /// The conditions of all units, for the program that goes on with them.
+    pub fn conditions(&self) -> Vec<(LogicalUnitName, UnitCondition)> {
+        let units: Vec<_> =
+            self.lock().units.iter().filter_map(|(name, it)| Some((name.clone(), it.upgrade()?))).collect();
+        units.into_iter().map(|(name, unit)| (name, unit.look(State::condition))).collect()
+    }
+
+    /// An earlier program has left a unit so.
+    pub fn leave_condition(&self, name: LogicalUnitName, condition: UnitCondition) {
+        self.lock().left.entry(name).or_default().condition = Some(condition);
     }
 
     /// Ends what guests have reserved of a disk, on each unit that it is: who was kept out by that is not any more. `kept` is what keeps it
@@ -245,6 +272,8 @@ pub(crate) struct State {
     paths: BTreeMap<u64, Path>,
     /// Ports of devices that are going to have it again.
     expected: BTreeSet<TargetPort>,
+    /// What they are to be told then.
+    left: BTreeMap<(TargetPort, Lun), Attentions>,
     /// Paths so far.
     came: u64,
 }
@@ -337,6 +366,17 @@ impl State {
         if self.reservations.is_empty() { Attention::PowerOn } else { Attention::Reset }
     }
 
+    fn condition(&self) -> UnitCondition {
+        let mode = self.facts.mode();
+        let told = |path: &Path| (path.port.nexus.port.0, path.lun, path.attentions.bits());
+        UnitCondition {
+            write_cache: mode.write_cache,
+            descriptor_sense: mode.descriptor_sense,
+            stopped: self.facts.is_stopped(),
+            attentions: self.paths.values().map(told).collect(),
+        }
+    }
+
     /// Who is registered and who holds a reservation, for its operator; `None` if nobody does.
     pub(crate) fn reserved(&self) -> Option<ReservationStatus> {
         let name = |nexus: Nexus| {
@@ -415,6 +455,11 @@ pub(crate) struct View {
     pub(crate) gate: Gate,
 }
 
+/// What an earlier program has left to be told, by whom it is for.
+fn told_again((port, lun, attentions): (u16, Lun, u16)) -> ((TargetPort, Lun), Attentions) {
+    ((TargetPort(port), lun), Attentions::from_bits(attentions))
+}
+
 /// Ends with a change of reservations that is being stored, however that ends.
 struct Storing<'a>(&'a Logical);
 
@@ -427,7 +472,13 @@ impl Drop for Storing<'_> {
 impl Logical {
     fn new(options: UnitOptions, common: Common, left: Left) -> Result<Logical, ExportError> {
         let UnitOptions { disk, serial, storage, kept, .. } = options;
-        let facts = Facts::new(settings(storage.as_ref(), common))?;
+        let mut facts = Facts::new(settings(storage.as_ref(), common))?;
+        let condition = left.condition.unwrap_or_default();
+        if !condition.attentions.is_empty() {
+            let UnitCondition { write_cache, descriptor_sense, stopped, .. } = condition;
+            facts.set_mode(Mode { write_cache, descriptor_sense });
+            facts.set_stopped(stopped);
+        }
         let identity = Identity::new(PRODUCT, REVISION, &serial, Naa::local(hash(&serial)))?;
         let reservations = match (left.reservations, &kept) {
             (Some(left), Some(_)) => left,
@@ -449,6 +500,7 @@ impl Logical {
                 storing: false,
                 paths: BTreeMap::new(),
                 expected: left.ports,
+                left: condition.attentions.into_iter().map(told_again).collect(),
                 came: 0,
             }),
             kept,
@@ -579,7 +631,9 @@ impl Logical {
             }
             let path = state.came;
             state.came += 1;
-            let attentions = Attentions::NONE.with(state.first_news());
+            let news = || Attentions::NONE.with(state.first_news());
+            let attentions = state.left.get(&(port.nexus.port, lun)).copied().unwrap_or_else(news);
+            state.left.remove(&(port.nexus.port, lun));
             let ports_before = state.ports().len();
             state.expected.remove(&port.nexus.port);
             state.paths.insert(path, Path { port, lun, attentions, lost: Vec::new() });
@@ -608,6 +662,7 @@ impl Logical {
 
     fn expect_no_more(&self) {
         self.change(|state| {
+            state.left.clear();
             if !std::mem::take(&mut state.expected).is_empty() && state.is_reached_by_one() {
                 state.tell_all(Attention::InquiryChanged);
             }

@@ -31,7 +31,7 @@ mod work;
 
 pub(crate) use device::Scsi;
 pub use device::ScsiOptions;
-pub use logical::{LogicalUnitName, LogicalUnits, ReservationStatus, check_reservations, kept_in};
+pub use logical::{LogicalUnitName, LogicalUnits, ReservationStatus, UnitCondition, check_reservations, kept_in};
 pub use port::port_number;
 use tasks::Which;
 pub use units::{UnitOptions, UnitStatus, UnitWatch};

@@ -15,8 +15,9 @@ use serde::Serialize;
 use tempfile::TempDir;
 
 use super::boot;
+use crate::frontend::Protocol;
 use crate::rng::Rng;
-use crate::server::{Served, Server, Setup};
+use crate::server::{POLL, Served, Server, Setup, WRITE_CACHE};
 
 const QUEUES: u16 = 2;
 const RECONNECT_MS: u32 = 50;
@@ -146,7 +147,9 @@ impl<'a> Torture<'a> {
             },
             queues: QUEUES,
             workers: QUEUES.to_string(),
-            more: Vec::new(),
+            poll: POLL,
+            write_cache: WRITE_CACHE,
+            protocol: Protocol::Blk,
             environment: Vec::new(),
         };
         let rng = Rng::new(report.seed, 0);

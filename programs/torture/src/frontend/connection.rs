@@ -7,34 +7,21 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use frontkit::{Memory, Session};
+use anyhow::{Context, Result, ensure};
+use frontkit::{Memory, Session, feature};
 use vhost::VhostBackend;
 use vhost::vhost_user::VhostUserFrontend;
 use vhost::vhost_user::message::{VhostUserInflight, VhostUserProtocolFeatures};
 
-use super::ring::{RING_BYTES, Ring, RingShape};
+use super::blk::MAY_BE_LACKING;
+use super::language::{Durability, Geometry, Language, Protocol};
+use super::ring::{Answer, RING_BYTES, Ring, RingShape, Wanted};
 
 /// How long a server may take for any one step of the protocol. GET_VRING_BASE waits for storage.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Features that the frontend takes if they are offered: those of virtio-blk (virtio 1.3, 5.2.3), and others.
-mod feature {
-    pub(super) use frontkit::feature::{EVENT_IDX, INDIRECT_DESC, PROTOCOL_FEATURES, VERSION_1};
-
-    pub(super) const BLK_SIZE: u64 = 1 << 6;
-    pub(super) const FLUSH: u64 = 1 << 9;
-    pub(super) const CONFIG_WCE: u64 = 1 << 11;
-    pub(super) const MQ: u64 = 1 << 12;
-    pub(super) const WRITE_ZEROES: u64 = 1 << 14;
-}
-
-/// Length of the configuration space up to the last field that is read here (virtio 1.3, 5.2.4).
-const CONFIG_BYTES: u32 = 60;
-const BLK_SIZE_AT: usize = 20;
-const WRITEBACK_AT: u32 = 32;
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
 
 /// How a frontend is made.
 #[derive(Clone, Copy, Debug)]
@@ -47,21 +34,10 @@ pub(crate) struct Shape {
     pub(crate) indirect: bool,
     /// Whether requests in flight are tracked in a region that outlives the server (INFLIGHT_SHMFD).
     pub(crate) inflight: bool,
-    /// Whether the driver turns the write cache off (CONFIG_WCE), and then never flushes.
-    pub(crate) write_cache_off: bool,
-}
-
-/// The disk as the server describes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Geometry {
-    /// Capacity in sectors of 512 bytes.
-    pub(crate) sectors: u64,
-    /// Logical block size in sectors.
-    pub(crate) block_sectors: u64,
-    /// Whether it takes WRITE_ZEROES.
-    pub(crate) write_zeroes: bool,
-    /// Whether it takes FLUSH.
-    pub(crate) flush: bool,
+    /// How what is written becomes durable.
+    pub(crate) durability: Durability,
+    /// What is spoken.
+    pub(crate) protocol: Protocol,
 }
 
 /// How a connection is ended.
@@ -77,23 +53,29 @@ pub(crate) enum Farewell {
 pub(crate) struct Driver {
     shape: Shape,
     memory: Arc<Memory>,
+    /// Request queues.
     pub(super) rings: Vec<Ring>,
+    /// Queues of the device before these.
+    others: Vec<Ring>,
+    pub(super) language: Language,
     region: Option<(VhostUserInflight, File)>,
     session: Option<Session>,
     /// What the first server negotiated: a guest's driver cannot negotiate again.
-    agreed: Option<(u64, Geometry)>,
-    /// A server has acknowledged that it has no write cache. No other one is told: QEMU's driver asks once, too.
-    cache_is_off: bool,
+    agreed: Option<u64>,
+    geometry: Option<Geometry>,
 }
 
 impl Driver {
-    /// A frontend with empty rings and no connection.
-    pub(crate) fn new(shape: Shape) -> Result<Self> {
+    /// A frontend with empty rings and no connection, of a run with this seed.
+    pub(crate) fn new(shape: Shape, run: u64) -> Result<Self> {
         ensure!(shape.queues > 0, "a frontend needs a ring");
-        let memory = Arc::new(Memory::new(0, u64::from(shape.queues) * RING_BYTES as u64)?);
-        let rings =
-            (0..shape.queues).map(|index| Ring::new(memory.clone(), index, shape.ring)).collect::<Result<_>>()?;
-        Ok(Self { shape, memory, rings, region: None, session: None, agreed: None, cache_is_off: false })
+        let language = Language::new(shape.protocol, shape.durability, run);
+        let before = language.other_queues();
+        let memory = Arc::new(Memory::new(0, u64::from(before + shape.queues) * RING_BYTES as u64)?);
+        let ring = |index| Ring::new(memory.clone(), index, shape.ring);
+        let others = (0..before).map(ring).collect::<Result<_>>()?;
+        let rings = (before..before + shape.queues).map(ring).collect::<Result<_>>()?;
+        Ok(Self { shape, memory, rings, others, language, region: None, session: None, agreed: None, geometry: None })
     }
 
     /// How it was made.
@@ -103,7 +85,17 @@ impl Driver {
 
     /// The disk, once a server has described it.
     pub(crate) fn geometry(&self) -> Option<Geometry> {
-        self.agreed.map(|(_, geometry)| geometry)
+        self.geometry
+    }
+
+    /// All queues of the device.
+    fn queues(&self) -> u16 {
+        self.language.other_queues() + self.shape.queues
+    }
+
+    /// In the order in which they are enabled: what ends requests may look for them when it begins.
+    fn all_rings(&self) -> impl Iterator<Item = &Ring> {
+        self.rings.iter().chain(self.others.iter().rev())
     }
 
     /// Requests made and not seen completed, on all rings.
@@ -121,73 +113,52 @@ impl Driver {
         let deadline = Deadline::new(&stream)?;
         let connected = self.introduce(stream);
         self.session = Some(deadline.met(connected)?);
-        self.rings.iter().try_for_each(Ring::kick)
+        self.all_rings().try_for_each(Ring::kick)?;
+        if self.geometry.is_none() {
+            let (ring, language) = (self.rings.first_mut().context("there is no ring")?, &mut self.language);
+            let described = language.describe(&mut |wanted, data| ask(ring, wanted, data));
+            self.geometry = Some(described.context("asking the disk what it is")?);
+        }
+        Ok(())
     }
 
     fn introduce(&mut self, stream: UnixStream) -> Result<Session> {
         let mut session =
             Session::negotiate(stream, |offered| self.features(offered), |offered| self.protocol_features(offered))?;
-        let queues = session.link().get_queue_num().context("GET_QUEUE_NUM")?;
-        ensure!(
-            queues >= u64::from(self.shape.queues),
-            "the server has {queues} queues, {} are wanted",
-            self.shape.queues
-        );
-        if self.agreed.is_none() {
-            self.agreed = Some((session.features, self.geometry_of(&mut session)?));
+        let (queues, wanted) = (session.link().get_queue_num().context("GET_QUEUE_NUM")?, self.queues());
+        ensure!(queues >= u64::from(wanted), "the server has {queues} queues, {wanted} are wanted");
+        // A driver has not changed because its device's server has: only its first one is asked before rings start.
+        let is_first = self.agreed.is_none();
+        if is_first {
+            self.agreed = Some(session.features);
+            self.language.read_config(&mut session)?;
         }
         if self.shape.inflight {
             self.track_requests(&mut session)?;
         }
         session.share(&[&self.memory])?;
         self.start_rings(&mut session)?;
-        self.look_at_disk(&mut session)?;
-        self.settle_cache(&mut session)?;
+        if !is_first {
+            self.language.read_config(&mut session)?;
+        }
+        self.language.settle_cache(&mut session)?;
         Ok(session)
     }
 
-    /// A driver has not changed because its device's server has: only its first one is asked before rings start.
-    fn look_at_disk(&self, session: &mut Session) -> Result<()> {
-        let Some(before) = self.geometry() else { return Ok(()) };
-        let now = self.geometry_of(session)?;
-        ensure!(before == now, "the server is not what the last one was: the disk was {before:x?}, is {now:x?}");
-        Ok(())
-    }
-
-    fn geometry_of(&self, session: &mut Session) -> Result<Geometry> {
-        let geometry = geometry(session)?;
-        Ok(Geometry { flush: geometry.flush && !self.shape.write_cache_off, ..geometry })
-    }
-
-    /// Turns the write cache off, once; whoever serves later must know of it.
-    fn settle_cache(&mut self, session: &mut Session) -> Result<()> {
-        if !self.shape.write_cache_off {
-            return Ok(());
-        }
-        if !self.cache_is_off {
-            session.set_config(WRITEBACK_AT, &[0])?;
-            self.cache_is_off = true;
-        }
-        let byte = session.config(WRITEBACK_AT, 1)?;
-        ensure!(byte == [0], "the server has a write cache again, which a driver that has turned it off never flushes");
-        Ok(())
-    }
-
     fn features(&self, offered: u64) -> Result<u64> {
-        if let Some((agreed, _)) = self.agreed {
-            // A driver that may turn the cache off keeps that over servers that would not offer it: QEMU asks for what its driver has.
-            let lacking = agreed & !offered & !feature::CONFIG_WCE;
+        if let Some(agreed) = self.agreed {
+            let lacking = agreed & !offered & !MAY_BE_LACKING;
             ensure!(lacking == 0, "the server lacks features {lacking:#x}");
             return Ok(agreed);
         }
+        let of_device = self.language.features();
         let required = feature::VERSION_1
             | feature::PROTOCOL_FEATURES
+            | of_device.required
             | if self.shape.ring.event_idx { feature::EVENT_IDX } else { 0 }
-            | if self.shape.indirect { feature::INDIRECT_DESC } else { 0 }
-            | if self.shape.write_cache_off { feature::CONFIG_WCE } else { 0 };
+            | if self.shape.indirect { feature::INDIRECT_DESC } else { 0 };
         ensure!(offered & required == required, "the server lacks features {:#x}", required & !offered);
-        let optional = feature::BLK_SIZE | feature::FLUSH | feature::MQ | feature::WRITE_ZEROES;
-        Ok(required | (offered & optional))
+        Ok(required | (offered & of_device.optional))
     }
 
     fn protocol_features(&self, offered: VhostUserProtocolFeatures) -> Result<VhostUserProtocolFeatures> {
@@ -208,7 +179,7 @@ impl Driver {
     /// GET_INFLIGHT_FD from the first server; SET_INFLIGHT_FD to each.
     fn track_requests(&mut self, session: &mut Session) -> Result<()> {
         if self.region.is_none() {
-            let asked = VhostUserInflight::new(0, 0, self.shape.queues, self.shape.ring.size);
+            let asked = VhostUserInflight::new(0, 0, self.queues(), self.shape.ring.size);
             let (region, file) = session.link().get_inflight_fd(&asked).context("GET_INFLIGHT_FD")?;
             let bytes = file.metadata().context("the inflight region")?.len();
             let end = region.mmap_offset.checked_add(region.mmap_size);
@@ -234,12 +205,13 @@ impl Driver {
         Ok(())
     }
 
-    fn start_rings(&self, session: &mut Session) -> Result<()> {
-        for ring in &self.rings {
+    fn start_rings(&mut self, session: &mut Session) -> Result<()> {
+        for ring in self.others.iter_mut().chain(&mut self.rings) {
+            ring.begin_life();
             // The base is what QEMU takes when the server died without having been asked.
             session.set_up(ring.index().into(), &ring.queue, &ring.eventfds, ring.queue.used_index())?;
         }
-        self.rings.iter().try_for_each(|ring| session.enable(ring.index().into()))
+        self.all_rings().try_for_each(|ring| session.enable(ring.index().into()))
     }
 
     /// Ends the connection. Memory, rings and the region stay.
@@ -259,7 +231,7 @@ impl Driver {
     }
 
     fn stop_rings(&self, session: &mut Session) -> Result<()> {
-        for ring in &self.rings {
+        for ring in self.others.iter().chain(&self.rings) {
             let index = ring.index();
             let base = session.link().get_vring_base(index.into()).context("GET_VRING_BASE")?;
             let used = ring.queue.used_index();
@@ -277,25 +249,28 @@ impl Driver {
     }
 }
 
-fn geometry(session: &mut Session) -> Result<Geometry> {
-    let (config, features) = (session.config(0, CONFIG_BYTES)?, session.features);
-    let (Some(capacity), Some(block)) =
-        (config.first_chunk::<8>(), config.get(BLK_SIZE_AT..).and_then(<[u8]>::first_chunk))
-    else {
-        bail!("GET_CONFIG: {} bytes are no configuration of a disk", config.len());
-    };
-    let block_bytes = if features & feature::BLK_SIZE == 0 { 512 } else { u32::from_le_bytes(*block) };
-    let geometry = Geometry {
-        sectors: u64::from_le_bytes(*capacity),
-        block_sectors: u64::from(block_bytes / 512),
-        write_zeroes: features & feature::WRITE_ZEROES != 0,
-        flush: features & feature::FLUSH != 0,
-    };
-    ensure!(
-        geometry.block_sectors > 0 && geometry.sectors >= geometry.block_sectors,
-        "GET_CONFIG: {geometry:?} is no disk"
-    );
-    Ok(geometry)
+/// Makes one request on a ring at rest, and waits for its answer: that, what was delivered, and how many bytes were written.
+fn ask(ring: &mut Ring, wanted: &Wanted, data: &[u8]) -> Result<(Answer, Vec<u8>, u32)> {
+    let slot = ring.free_slot().context("the ring is full")?;
+    ring.spoil_data(slot, wanted.bytes);
+    ring.put_data(slot, data);
+    ring.make(wanted);
+    ring.show()?;
+    let start = Instant::now();
+    loop {
+        ring.eventfds.take_call();
+        if let Some(used) = ring.take_used()? {
+            // Whoever drives the ring next waits for a call.
+            ring.queue.arm();
+            let mut delivered = vec![0; if wanted.from_device { wanted.bytes as usize } else { 0 }];
+            ring.data(used.slot, &mut delivered);
+            return Ok((ring.answer(used.slot), delivered, used.written));
+        }
+        if ring.queue.arm() {
+            ensure!(start.elapsed() < PATIENCE, "the first requests are not answered within {} s", PATIENCE.as_secs());
+            frontkit::wait_for_any([&ring.eventfds].into_iter(), LOOK_AGAIN_AFTER)?;
+        }
+    }
 }
 
 /// Cuts a connection whose server does not answer: the `vhost` crate waits for ever.

@@ -21,6 +21,18 @@ struct Sector {
     coming: Option<u64>,
     /// Reads in flight.
     readers: u16,
+    /// It was given up since: it holds that, zeroes, or anything that was there before. A cache in front of a disk may forget what it has
+    /// of such a sector, and then what the disk has comes to light (SBC-4 calls it vendor specific where LBPRZ is 0).
+    given_up: bool,
+}
+
+impl Sector {
+    /// Whether sector `number` of a run holds what it may while nothing is in flight.
+    fn is_right(&self, found: &[u8], run: u64, number: u64) -> bool {
+        let holds = |generation| pattern::holds(found, run, number, generation);
+        let may_be_older = || holds(0) || holds(pattern::generation(found).min(self.generation));
+        holds(self.generation) || (self.given_up && may_be_older())
+    }
 }
 
 /// A disk as it must be.
@@ -76,6 +88,27 @@ impl Contents {
         Some(generation)
     }
 
+    /// As [`begin_write`](Self::begin_write), for a write over what is known; `None` also if that is not.
+    pub(super) fn begin_swap(&mut self, first: u64, count: u64) -> Option<u64> {
+        let is_known = self.slice(first, count).iter().all(|sector| !sector.given_up);
+        is_known.then(|| self.begin_write(first, count, false)).flatten()
+    }
+
+    /// Fills `data` with what the sectors from `first` on hold.
+    pub(super) fn fill_known(&self, data: &mut [u8], first: u64) {
+        for (number, data) in (first..).zip(data.chunks_exact_mut(SECTOR_BYTES)) {
+            pattern::fill(data, self.run, number, self.sectors[number as usize].generation);
+        }
+    }
+
+    /// Notes that sectors were given up: a disk may make zeroes of them, or leave them.
+    pub(super) fn end_discard(&mut self, first: u64, count: u64) {
+        for sector in self.slice(first, count) {
+            sector.coming = None;
+            sector.given_up = true;
+        }
+    }
+
     /// Fills `data` with what the write of `generation` from sector `first` on carries.
     pub(super) fn fill(&self, data: &mut [u8], first: u64, generation: u64) {
         pattern::fill(data, self.run, first, generation);
@@ -86,6 +119,7 @@ impl Contents {
         for sector in self.slice(first, count) {
             if let Some(generation) = sector.coming.take() {
                 sector.generation = generation;
+                sector.given_up = false;
             }
         }
     }
@@ -98,8 +132,9 @@ impl Contents {
             sector.readers -= 1;
             let expected = sector.generation;
             ensure!(
-                pattern::holds(found, run, number, expected),
-                "sector {number}: a read must deliver generation {expected}, but delivered {}",
+                sector.is_right(found, run, number),
+                "sector {number}: a read must deliver generation {expected}{}, but delivered {}",
+                if sector.given_up { " or something older" } else { "" },
                 pattern::describe(found, run, number)
             );
         }
@@ -124,7 +159,7 @@ impl Contents {
 
     fn judge(&self, number: u64, sector: &Sector, found: &[u8]) -> Result<()> {
         let holds = |generation| pattern::holds(found, self.run, number, generation);
-        if holds(sector.generation) || sector.coming.is_some_and(holds) {
+        if sector.is_right(found, self.run, number) || sector.coming.is_some_and(holds) {
             return Ok(());
         }
         let found = pattern::describe(found, self.run, number);
@@ -194,6 +229,45 @@ mod tests {
         let error = check(&contents, &vec![0; image.len()]).unwrap_err().to_string();
         assert!(error.contains("sector 2") && error.contains("generation 1 was acknowledged"), "{error}");
         assert!(check(&contents, &image[..image.len() - 1]).is_err(), "an image that is too short");
+    }
+
+    #[test]
+    fn what_was_given_up_is_there_or_what_was_before_until_it_is_written() {
+        let (mut contents, image) = written();
+        contents.end_write(2, 3);
+        let older = image.clone();
+        let generation = contents.begin_write(2, 1, false).unwrap();
+        let mut image = image;
+        contents.fill(&mut image[2 * SECTOR_BYTES..3 * SECTOR_BYTES], 2, generation);
+        contents.end_write(2, 1);
+        assert!(check(&contents, &older).is_err(), "it was written");
+        assert_eq!(contents.begin_write(2, 1, true), Some(0));
+        contents.end_discard(2, 1);
+        assert_eq!(contents.begin_swap(2, 1), None);
+        check(&contents, &image).unwrap();
+        check(&contents, &older).unwrap();
+        let mut zeroed = image.clone();
+        zeroed[2 * SECTOR_BYTES..3 * SECTOR_BYTES].fill(0);
+        check(&contents, &zeroed).unwrap();
+        zeroed[2 * SECTOR_BYTES] = 1;
+        assert!(check(&contents, &zeroed).is_err());
+        // Nothing that was never there.
+        let mut later = image.clone();
+        contents.fill(&mut later[2 * SECTOR_BYTES..3 * SECTOR_BYTES], 2, generation + 1);
+        assert!(check(&contents, &later).is_err());
+        contents.begin_write(2, 1, true).unwrap();
+        contents.end_write(2, 1);
+        assert!(check(&contents, &image).is_err(), "zeroes were written");
+    }
+
+    #[test]
+    fn a_swap_expects_what_was_acknowledged() {
+        let (mut contents, image) = written();
+        contents.end_write(2, 3);
+        let mut expected = vec![1; 2 * SECTOR_BYTES];
+        assert_eq!(contents.begin_swap(1, 2), Some(2));
+        contents.fill_known(&mut expected, 1);
+        assert_eq!(expected, image[SECTOR_BYTES..3 * SECTOR_BYTES]);
     }
 
     #[test]

@@ -1,17 +1,18 @@
 //! A load that is checked: each request completed once, with success, with the right data.
 
-use std::fmt;
+use std::collections::VecDeque;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use frontkit::blk::kind;
 use serde::Serialize;
 
-use super::connection::{Driver, Farewell, Geometry, Shape};
+use super::connection::{Driver, Farewell, Shape};
 use super::contents::Contents;
+use super::language::{Answered, Geometry, Verdict};
 use super::pattern::SECTOR_BYTES;
+use super::request::{Kind, Question, Request};
 use super::ring::{DATA_BYTES_MAX, Used, Wanted};
 use crate::rng::Rng;
 
@@ -24,9 +25,10 @@ const ATTEMPTS: usize = 4;
 /// Sectors of most requests.
 const USUAL_SECTORS: u64 = 8;
 const SECTORS_MAX: u64 = DATA_BYTES_MAX as u64 / SECTOR_BYTES as u64;
-/// A serial number (virtio 1.3, 5.2.6) and a segment of WRITE_ZEROES, in bytes.
-const ID_BYTES: u32 = 20;
-const SEGMENT_BYTES: u32 = 16;
+/// How often the key of a reservation is changed: once in so many requests of the rare kinds.
+const RESERVATION_CHANGES: u64 = 4;
+/// What is looked at of a question's answer, in bytes.
+const QUESTION_BYTES: usize = 64;
 
 /// What is looked at in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,16 +50,27 @@ pub(crate) struct Tally {
     pub(crate) zeroes: u64,
     /// Flushes.
     pub(crate) flushes: u64,
-    /// Questions for the serial number.
-    pub(crate) ids: u64,
+    /// Ranges given up.
+    pub(crate) discards: u64,
+    /// Comparisons with writes.
+    pub(crate) swaps: u64,
+    /// Questions about the disk.
+    pub(crate) questions: u64,
+    /// Changes of the reservation's key.
+    pub(crate) reservations: u64,
     /// Requests among these that were in flight when a server was lost and completed under a later one.
     pub(crate) resubmitted: u64,
+    /// Requests that were not begun, since the device had something else to say first; they were made again.
+    pub(crate) told: u64,
+    /// Requests that an earlier server may have done, as a later one has said.
+    pub(crate) uncertain: u64,
 }
 
 impl Tally {
     /// Requests of all kinds.
     pub(crate) fn requests(&self) -> u64 {
-        self.reads + self.writes + self.zeroes + self.flushes + self.ids
+        let data = self.reads + self.writes + self.zeroes + self.discards + self.swaps + self.flushes;
+        data + self.questions + self.reservations
     }
 
     /// Adds another load's.
@@ -65,69 +78,14 @@ impl Tally {
         self.reads += other.reads;
         self.writes += other.writes;
         self.zeroes += other.zeroes;
+        self.discards += other.discards;
+        self.swaps += other.swaps;
         self.flushes += other.flushes;
-        self.ids += other.ids;
+        self.questions += other.questions;
+        self.reservations += other.reservations;
         self.resubmitted += other.resubmitted;
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Read,
-    Write,
-    Zeroes,
-    Flush,
-    Id,
-}
-
-impl Kind {
-    /// Its number.
-    fn number(self) -> u32 {
-        match self {
-            Self::Read => kind::IN,
-            Self::Write => kind::OUT,
-            Self::Flush => kind::FLUSH,
-            Self::Id => kind::GET_ID,
-            Self::Zeroes => kind::WRITE_ZEROES,
-        }
-    }
-}
-
-/// A request in flight.
-#[derive(Clone, Copy, Debug)]
-struct Request {
-    kind: Kind,
-    first: u64,
-    count: u64,
-    /// How many servers had been lost when it was made.
-    lost_before: u64,
-}
-
-impl Request {
-    fn bytes(&self) -> u32 {
-        match self.kind {
-            Kind::Read | Kind::Write => self.count as u32 * SECTOR_BYTES as u32,
-            Kind::Zeroes => SEGMENT_BYTES,
-            Kind::Flush => 0,
-            Kind::Id => ID_BYTES,
-        }
-    }
-
-    fn reads(&self) -> bool {
-        matches!(self.kind, Kind::Read | Kind::Id)
-    }
-}
-
-impl fmt::Display for Request {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (first, count) = (self.first, self.count);
-        match self.kind {
-            Kind::Read => write!(f, "read of {count} sectors from {first} on"),
-            Kind::Write => write!(f, "write of {count} sectors from {first} on"),
-            Kind::Zeroes => write!(f, "zeroing of {count} sectors from {first} on"),
-            Kind::Flush => f.write_str("flush"),
-            Kind::Id => f.write_str("question for the serial number"),
-        }
+        self.told += other.told;
+        self.uncertain += other.uncertain;
     }
 }
 
@@ -153,11 +111,15 @@ pub(crate) struct Load {
     contents: Option<Contents>,
     /// By ring and slot.
     requests: Vec<Vec<Option<Request>>>,
+    /// What has come back undone, to be made again.
+    again: VecDeque<Request>,
+    /// What is asked before all that is drawn.
+    questions: VecDeque<Question>,
     scratch: Vec<u8>,
     tally: Tally,
     lost: u64,
-    /// Completions of each ring that a lost server had published and nobody has looked at.
-    backlog: Vec<u16>,
+    /// Servers that had been lost when it connected last.
+    lost_then: u64,
     first_fresh: Option<Instant>,
     progress: Instant,
     longest_gap: Duration,
@@ -167,12 +129,13 @@ impl Load {
     /// A load that keeps up to `depth` requests in flight on each ring, repeatable from `seed`. The disk must be all
     /// zeroes, and whoever else writes to it is taken for an error.
     pub(crate) fn new(shape: Shape, checks: Checks, depth: u16, seed: u64) -> Result<Self> {
-        let driver = Driver::new(shape)?;
+        let driver = Driver::new(shape, seed)?;
         ensure!(depth > 0, "a load needs a depth of at least 1");
         let slots = driver.rings.iter().map(|ring| vec![None; usize::from(ring.slots())]);
         Ok(Self {
             requests: slots.collect(),
-            backlog: vec![0; driver.rings.len()],
+            again: VecDeque::new(),
+            questions: VecDeque::new(),
             driver,
             checks,
             depth,
@@ -183,6 +146,7 @@ impl Load {
             scratch: vec![0; DATA_BYTES_MAX as usize],
             tally: Tally::default(),
             lost: 0,
+            lost_then: 0,
             first_fresh: None,
             progress: Instant::now(),
             longest_gap: Duration::ZERO,
@@ -194,16 +158,23 @@ impl Load {
     /// # Errors
     /// As [`Driver::connect`].
     pub(crate) fn connect(&mut self, stream: UnixStream) -> Result<()> {
-        for (backlog, ring) in self.backlog.iter_mut().zip(&self.driver.rings) {
-            *backlog = ring.queue.unseen();
-        }
         self.first_fresh = None;
+        self.driver.language.begin_life(self.lost > self.lost_then);
+        self.lost_then = self.lost;
         self.driver.connect(stream)?;
         self.progress = Instant::now();
         if let (None, Some(geometry)) = (&self.contents, self.driver.geometry()) {
             self.contents = Some(Contents::new(self.run, geometry.sectors));
         }
+        self.ask_everything();
         Ok(())
+    }
+
+    /// Asks all that the disk can be asked, before it makes other requests.
+    pub(crate) fn ask_everything(&mut self) {
+        if self.checks == Checks::Data {
+            self.questions = self.driver.language.questions().iter().copied().collect();
+        }
     }
 
     /// Ends the connection to a server that lives on, which completes what is in flight; see [`Driver::disconnect`].
@@ -222,9 +193,9 @@ impl Load {
         self.tally
     }
 
-    /// Requests made and not seen completed.
+    /// Requests made and not seen completed, those included that are to be made again.
     pub(crate) fn in_flight(&self) -> u64 {
-        self.driver.in_flight()
+        self.driver.in_flight() + self.again.len() as u64
     }
 
     /// When the server that is connected now completed its first request, if that was seen already. What its
@@ -265,7 +236,7 @@ impl Load {
         self.plan = Plan::Rest;
         self.run(|load| load.in_flight() == 0)?;
         self.plan = Plan::Mix;
-        Ok(())
+        self.driver.language.check_settled()
     }
 
     /// Drains, then reads all of the disk.
@@ -274,6 +245,7 @@ impl Load {
     /// As [`run`](Self::run).
     pub(crate) fn read_back(&mut self) -> Result<()> {
         self.drain()?;
+        self.ask_everything();
         self.plan = Plan::Sweep(0);
         self.run(|load| load.in_flight() == 0 && load.draws_nothing())?;
         self.plan = Plan::Mix;
@@ -288,7 +260,10 @@ impl Load {
     fn draws_nothing(&self) -> bool {
         match self.plan {
             Plan::Mix => false,
-            Plan::Sweep(next) => self.contents.as_ref().is_none_or(|contents| next >= contents.sectors()),
+            Plan::Sweep(next) => {
+                let is_read = |contents: &Contents| next >= contents.sectors();
+                self.questions.is_empty() && self.contents.as_ref().is_none_or(is_read)
+            }
             Plan::Rest => true,
         }
     }
@@ -330,126 +305,157 @@ impl Load {
         let ring = &self.driver.rings[at];
         let request = self.requests[at].get_mut(usize::from(used.slot)).and_then(Option::take);
         let request = request.with_context(|| format!("ring {at}: slot {} came back and had no request", used.slot))?;
-        match ring.status(used.slot) {
-            Some(0) => {}
-            Some(status) => bail!("ring {at}: the {request} failed with status {status}"),
-            None => bail!("ring {at}: the {request} was completed without a status: it came before it was served"),
+        let resubmitted = request.lost_before < self.lost;
+        let answer = ring.answer(used.slot);
+        let how = Answered { written: used.written, earlier: used.earlier, resubmitted };
+        let verdict = self.driver.language.judge(&request, answer.bytes(), how);
+        let verdict = verdict.with_context(|| format!("ring {at}: the {request}"))?;
+        if let (Checks::Data, Verdict::Done) = (self.checks, verdict) {
+            self.look_at_data(at, &used, &request).with_context(|| format!("ring {at}: the {request}"))?;
         }
-        let delivered = if request.reads() { request.bytes() } else { 0 };
-        ensure!(
-            used.written == delivered + 1,
-            "ring {at}: the {request} wrote {} bytes, not {}",
-            used.written,
-            delivered + 1
-        );
-        if let (Checks::Data, Some(contents)) = (self.checks, &mut self.contents) {
-            match request.kind {
-                Kind::Read => {
-                    let data = &mut self.scratch[..request.bytes() as usize];
-                    ring.data(used.slot, data);
-                    contents.end_read(request.first, data).with_context(|| format!("ring {at}: the {request}"))?;
-                }
-                Kind::Write | Kind::Zeroes => contents.end_write(request.first, request.count),
-                Kind::Flush | Kind::Id => {}
+        if self.driver.rings.iter().all(|ring| ring.backlog() == 0) {
+            self.driver.language.earlier_is_over();
+        }
+        self.note_time(&used);
+        match (verdict, request.kind) {
+            (Verdict::Done, _) => self.count(&used, &request),
+            (Verdict::NotBegun, kind) => {
+                self.tally.told += 1;
+                // The next change has another key.
+                self.again.extend((kind != Kind::Reserve).then_some(request));
+            }
+            (Verdict::MayBeDone, kind) => {
+                self.tally.uncertain += 1;
+                // Whatever is there now is written over.
+                self.again.extend((kind == Kind::Swap).then_some(Request { kind: Kind::Write, ..request }));
             }
         }
-        self.count(at, &request);
         Ok(())
     }
 
-    fn count(&mut self, at: usize, request: &Request) {
+    fn look_at_data(&mut self, at: usize, used: &Used, request: &Request) -> Result<()> {
+        let Some(contents) = &mut self.contents else { return Ok(()) };
+        match request.kind {
+            Kind::Read => {
+                let data = &mut self.scratch[..request.sector_bytes() as usize];
+                self.driver.rings[at].data(used.slot, data);
+                contents.end_read(request.first, data)?;
+            }
+            Kind::Write | Kind::Zeroes | Kind::Swap => contents.end_write(request.first, request.count),
+            Kind::Discard => contents.end_discard(request.first, request.count),
+            Kind::Ask(question) => {
+                let data = &mut self.scratch[..QUESTION_BYTES];
+                self.driver.rings[at].data(used.slot, data);
+                self.driver.language.judge_data(question, data, request.moment, used.earlier)?;
+            }
+            Kind::Flush | Kind::Reserve => {}
+        }
+        Ok(())
+    }
+
+    fn note_time(&mut self, used: &Used) {
+        let now = Instant::now();
+        self.longest_gap = self.longest_gap.max(now.duration_since(self.progress));
+        self.progress = now;
+        if !used.earlier {
+            self.first_fresh.get_or_insert(now);
+        }
+    }
+
+    fn count(&mut self, used: &Used, request: &Request) {
         let counter = match request.kind {
             Kind::Read => &mut self.tally.reads,
             Kind::Write => &mut self.tally.writes,
             Kind::Zeroes => &mut self.tally.zeroes,
+            Kind::Discard => &mut self.tally.discards,
+            Kind::Swap => &mut self.tally.swaps,
             Kind::Flush => &mut self.tally.flushes,
-            Kind::Id => &mut self.tally.ids,
+            Kind::Ask(_) => &mut self.tally.questions,
+            Kind::Reserve => &mut self.tally.reservations,
         };
         *counter += 1;
-        let now = Instant::now();
-        self.longest_gap = self.longest_gap.max(now.duration_since(self.progress));
-        self.progress = now;
-        if self.backlog[at] > 0 {
-            self.backlog[at] -= 1;
-        } else {
-            self.first_fresh.get_or_insert(now);
-            self.tally.resubmitted += u64::from(request.lost_before < self.lost);
-        }
+        self.tally.resubmitted += u64::from(!used.earlier && request.lost_before < self.lost);
     }
 
     /// Makes requests as far as the depth allows.
     fn offer(&mut self, at: usize) -> Result<()> {
         while self.driver.rings[at].queue.in_flight() < self.depth {
             let Some(slot) = self.driver.rings[at].free_slot() else { break };
-            let Some((request, generation)) = self.draw() else { break };
-            let wanted = self.prepare(at, slot, &request, generation);
+            let lost_before = self.lost;
+            let moment = self.driver.language.moment();
+            let again = self.again.pop_front().map(|request| Request { lost_before, moment, ..request });
+            let Some(request) = again.or_else(|| self.draw()) else { break };
+            let wanted = self.prepare(at, slot, &request);
             self.requests[at][usize::from(slot)] = Some(request);
             self.driver.rings[at].make(&wanted);
         }
         self.driver.rings[at].show()
     }
 
-    /// The next request, and the generation of what it writes.
-    fn draw(&mut self) -> Option<(Request, u64)> {
+    /// The next request.
+    fn draw(&mut self) -> Option<Request> {
         let geometry = self.driver.geometry()?;
         let contents = self.contents.as_mut()?;
         let lost_before = self.lost;
+        let moment = self.driver.language.moment();
+        let of = |kind, first, count, generation| Request { kind, first, count, generation, lost_before, moment };
         match &mut self.plan {
             Plan::Rest => None,
+            Plan::Mix | Plan::Sweep(_) if !self.questions.is_empty() => {
+                self.questions.pop_front().map(|question| of(Kind::Ask(question), 0, 0, 0))
+            }
             Plan::Sweep(next) => {
                 let (first, count) = (*next, SECTORS_MAX.min(geometry.sectors.saturating_sub(*next)));
                 if count == 0 || !contents.begin_read(first, count) {
                     return None;
                 }
                 *next += count;
-                Some((Request { kind: Kind::Read, first, count, lost_before }, 0))
+                Some(of(Kind::Read, first, count, 0))
+            }
+            Plan::Mix if self.checks == Checks::Status => {
+                let kind = self.rng.pick(&[Kind::Read, Kind::Write]);
+                let (first, count) = place(&mut self.rng, geometry, false);
+                Some(of(kind, first, count, 0))
             }
             Plan::Mix => {
-                let (data, rng) = (self.checks == Checks::Data, &mut self.rng);
+                let (rng, language) = (&mut self.rng, &self.driver.language);
                 (0..ATTEMPTS).find_map(|_| {
-                    let kind = if data { kind(rng, geometry) } else { rng.pick(&[Kind::Read, Kind::Write]) };
-                    let (first, count) = place(rng, geometry, data);
-                    let request = Request { kind, first, count, lost_before };
+                    let kind = kind(rng, geometry, language.questions(), language.may_reserve());
+                    let (first, count) = place(rng, geometry, true);
+                    let count = if kind == Kind::Swap { count.min(geometry.swap_sectors) } else { count };
                     let generation = match kind {
-                        _ if !data => Some(0),
                         Kind::Read => contents.begin_read(first, count).then_some(0),
                         Kind::Write => contents.begin_write(first, count, false),
-                        Kind::Zeroes => contents.begin_write(first, count, true),
-                        Kind::Flush | Kind::Id => Some(0),
+                        Kind::Swap => contents.begin_swap(first, count),
+                        Kind::Zeroes | Kind::Discard => contents.begin_write(first, count, true),
+                        Kind::Flush | Kind::Ask(_) | Kind::Reserve => Some(0),
                     };
-                    Some((request, generation?))
+                    Some(of(kind, first, count, generation?))
                 })
             }
         }
     }
 
     /// Puts the data of a request into its slot and says how its chain is to look.
-    fn prepare(&mut self, at: usize, slot: u16, request: &Request, generation: u64) -> Wanted {
-        let (ring, bytes) = (&self.driver.rings[at], request.bytes());
-        let mut wanted = Wanted {
-            kind: request.kind.number(),
-            sector: if matches!(request.kind, Kind::Read | Kind::Write) { request.first } else { 0 },
-            bytes,
-            from_device: request.reads(),
-            torn_at: 0,
-            indirect: false,
-            turn: 0,
-        };
+    fn prepare(&mut self, at: usize, slot: u16, request: &Request) -> Wanted {
+        let mut wanted = self.driver.language.encode(request, &mut self.rng, &mut self.scratch);
+        let (ring, bytes) = (&self.driver.rings[at], wanted.bytes);
         let (Checks::Data, Some(contents)) = (self.checks, &self.contents) else { return wanted };
+        let data = &mut self.scratch[..bytes as usize];
         match request.kind {
-            Kind::Write => {
-                let data = &mut self.scratch[..bytes as usize];
-                contents.fill(data, request.first, generation);
-                ring.put_data(slot, data);
+            Kind::Write => contents.fill(data, request.first, request.generation),
+            Kind::Swap => {
+                let (expected, new) = data.split_at_mut(request.sector_bytes() as usize);
+                contents.fill_known(expected, request.first);
+                contents.fill(new, request.first, request.generation);
             }
-            Kind::Zeroes => {
-                let mut segment = [0; SEGMENT_BYTES as usize];
-                segment[..8].copy_from_slice(&request.first.to_le_bytes());
-                segment[8..12].copy_from_slice(&(request.count as u32).to_le_bytes());
-                ring.put_data(slot, &segment);
-            }
-            Kind::Read | Kind::Id => ring.spoil_data(slot, bytes),
-            Kind::Flush => {}
+            // What is encoded with the request.
+            Kind::Zeroes | Kind::Discard | Kind::Reserve | Kind::Flush | Kind::Read | Kind::Ask(_) => {}
+        }
+        if request.reads() {
+            ring.spoil_data(slot, bytes);
+        } else {
+            ring.put_data(slot, data);
         }
         wanted.indirect = self.driver.shape().indirect && self.rng.once_in(2);
         wanted.turn = self.rng.within(0..=3) as u16;
@@ -463,12 +469,15 @@ impl Load {
     }
 }
 
-fn kind(rng: &mut Rng, geometry: Geometry) -> Kind {
+fn kind(rng: &mut Rng, geometry: Geometry, questions: &[Question], may_reserve: bool) -> Kind {
     match rng.within(1..=20) {
+        1 if geometry.discard && rng.once_in(2) => Kind::Discard,
         1 if geometry.write_zeroes => Kind::Zeroes,
         2 if geometry.flush => Kind::Flush,
-        3 => Kind::Id,
+        3 if may_reserve && rng.once_in(RESERVATION_CHANGES) => Kind::Reserve,
+        3 => Kind::Ask(rng.pick(questions)),
         4..=11 => Kind::Read,
+        12 if geometry.swap_sectors > 0 => Kind::Swap,
         _ => Kind::Write,
     }
 }
@@ -491,8 +500,10 @@ fn place(rng: &mut Rng, geometry: Geometry, any_size: bool) -> (u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frontend::{Durability, Protocol};
 
-    const GEOMETRY: Geometry = Geometry { sectors: 1000, block_sectors: 8, write_zeroes: true, flush: true };
+    const GEOMETRY: Geometry =
+        Geometry { sectors: 1000, block_sectors: 8, write_zeroes: true, discard: true, swap_sectors: 8, flush: true };
 
     #[test]
     fn requests_are_whole_blocks_inside_the_disk() {
@@ -512,10 +523,17 @@ mod tests {
     #[test]
     fn only_what_the_disk_takes_is_asked_for() {
         let mut rng = Rng::new(3, 0);
-        let plain = Geometry { write_zeroes: false, flush: false, ..GEOMETRY };
-        let kinds: Vec<Kind> = (0..500).map(|_| kind(&mut rng, plain)).collect();
-        assert!(!kinds.contains(&Kind::Zeroes) && !kinds.contains(&Kind::Flush));
-        assert!(kinds.contains(&Kind::Read) && kinds.contains(&Kind::Write) && kinds.contains(&Kind::Id));
+        let serial = Kind::Ask(Question::Serial);
+        let mut draw = |geometry, may_reserve| {
+            (0..1000).map(|_| kind(&mut rng, geometry, &[Question::Serial], may_reserve)).collect::<Vec<_>>()
+        };
+        let some = [Kind::Zeroes, Kind::Discard, Kind::Swap, Kind::Flush, Kind::Reserve];
+        let plain = Geometry { write_zeroes: false, discard: false, swap_sectors: 0, flush: false, ..GEOMETRY };
+        let (few, all) = (draw(plain, false), draw(GEOMETRY, true));
+        assert!(some.iter().all(|kind| !few.contains(kind) && all.contains(kind)));
+        for kinds in [few, all] {
+            assert!([Kind::Read, Kind::Write, serial].iter().all(|kind| kinds.contains(kind)));
+        }
     }
 
     #[test]
@@ -525,7 +543,8 @@ mod tests {
             ring: crate::frontend::RingShape { size: 16, event_idx: true },
             indirect: false,
             inflight: true,
-            write_cache_off: false,
+            durability: Durability::Flushes,
+            protocol: Protocol::Scsi,
         };
         let mut load = Load::new(shape, Checks::Data, 4, 1).unwrap();
         let mut turns = 0;

@@ -51,6 +51,12 @@ pub(super) fn holds(sector: &[u8], run: u64, number: u64, generation: u64) -> bo
     difference == 0
 }
 
+/// The generation that a sector says it has.
+pub(super) fn generation(sector: &[u8]) -> u64 {
+    let (words, _) = sector.as_chunks::<8>();
+    words.get(1).map_or(0, |word| u64::from_le_bytes(*word))
+}
+
 /// What a sector that should hold something else holds, in words.
 pub(super) fn describe(sector: &[u8], run: u64, number: u64) -> String {
     let (words, _) = sector.as_chunks::<8>();

@@ -1,20 +1,24 @@
 //! The driver's side of a split virtqueue (virtio 1.3, section 2.7) that behaves as a guest's driver does: it looks at what
 //! was used when it is called, and kicks when it is asked to.
 //!
-//! Each request has a *slot*: four descriptors and a place in memory for header, status, indirect table and data. Slots
+//! Each request has a *slot*: four descriptors and a place in memory for head, answer, indirect table and data. Slots
 //! are reused in the order in which they came back, so that an answer that comes twice meets a slot at rest.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
-use frontkit::blk::{self, HEADER_BYTES, NO_STATUS};
 use frontkit::{Areas, Buffer, Eventfds, Memory, Queue, readable, writable};
 
 /// Largest ring here, in descriptors.
 pub(crate) const RING_SIZE_MAX: u16 = 256;
-/// Header, two pieces of data, status.
+/// Head, two pieces of data, answer.
 const DESCRIPTORS_A_SLOT: u16 = 4;
+/// Longest head and longest answer, in bytes: those of virtio-scsi.
+pub(super) const HEAD_BYTES_MAX: usize = 64;
+pub(super) const ANSWER_BYTES_MAX: usize = 128;
+/// What every byte of an answer is before the device writes it: neither protocol has a status of this value.
+pub(super) const UNANSWERED: u8 = 0xee;
 /// Most data of one request, in bytes.
 pub(crate) const DATA_BYTES_MAX: u32 = 64 << 10;
 /// What a buffer holds before the device has written it.
@@ -28,8 +32,8 @@ const USED_AT: u64 = 0x6000;
 const SLOTS_AT: u64 = 0x1_0000;
 const SLOT_BYTES: u64 = DATA_AT + DATA_BYTES_MAX as u64;
 // Within a slot:
-const STATUS_AT: u64 = 16;
-const TABLE_AT: u64 = 64;
+const ANSWER_AT: u64 = HEAD_BYTES_MAX as u64;
+const TABLE_AT: u64 = ANSWER_AT + ANSWER_BYTES_MAX as u64;
 const DATA_AT: u64 = 4096;
 
 /// How the rings of a frontend are made.
@@ -41,13 +45,38 @@ pub(crate) struct RingShape {
     pub(crate) event_idx: bool,
 }
 
+/// What a request begins with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    bytes: [u8; HEAD_BYTES_MAX],
+    len: u32,
+}
+
+impl Head {
+    /// No head at all: a buffer that waits for news.
+    pub(super) const NONE: Self = Self { bytes: [0; HEAD_BYTES_MAX], len: 0 };
+
+    /// A head of these bytes, of which there is room for [`HEAD_BYTES_MAX`].
+    pub(super) fn of(bytes: &[u8]) -> Self {
+        let mut head = Self { len: bytes.len() as u32, ..Self::NONE };
+        head.bytes[..bytes.len()].copy_from_slice(bytes);
+        head
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len as usize]
+    }
+}
+
 /// What a request says to the device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
-    /// Type of the request (virtio 1.3, 5.2.6).
-    pub(crate) kind: u32,
-    /// First sector.
-    pub(crate) sector: u64,
+    /// What it begins with.
+    pub(crate) head: Head,
+    /// Bytes of its answer, at most [`ANSWER_BYTES_MAX`].
+    pub(crate) answer_bytes: u32,
+    /// Whether the answer stands before data that the device delivers, or behind it.
+    pub(crate) answer_first: bool,
     /// Bytes of data, at most [`DATA_BYTES_MAX`].
     pub(crate) bytes: u32,
     /// Whether the device writes the data.
@@ -67,6 +96,8 @@ pub(crate) struct Used {
     pub(crate) slot: u16,
     /// How many bytes the device says it has written.
     pub(crate) written: u32,
+    /// It was published before the device was started last.
+    pub(crate) earlier: bool,
 }
 
 /// One ring.
@@ -79,6 +110,23 @@ pub(crate) struct Ring {
     free: VecDeque<u16>,
     /// The slot whose request has this head.
     heads: Vec<Option<u16>>,
+    /// How long the answer is of the request that was in a slot last.
+    answers: Vec<u32>,
+    /// Completions that had been published when the device was started last, and that nobody had looked at.
+    backlog: u16,
+}
+
+/// An answer as it stands in memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answer {
+    bytes: [u8; ANSWER_BYTES_MAX],
+    len: u32,
+}
+
+impl Answer {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len as usize]
+    }
 }
 
 impl Ring {
@@ -101,12 +149,24 @@ impl Ring {
             index,
             free: (0..size / DESCRIPTORS_A_SLOT).collect(),
             heads: vec![None; usize::from(size)],
+            answers: vec![0; usize::from(size / DESCRIPTORS_A_SLOT)],
+            backlog: 0,
         })
     }
 
     /// Its number.
     pub(crate) fn index(&self) -> u16 {
         self.index
+    }
+
+    /// A device is about to start with it. Whoever had it before publishes nothing any more.
+    pub(super) fn begin_life(&mut self) {
+        self.backlog = self.queue.unseen();
+    }
+
+    /// Completions among those to come that were published before.
+    pub(crate) fn backlog(&self) -> u16 {
+        self.backlog
     }
 
     /// Requests that may be in flight at once.
@@ -138,10 +198,12 @@ impl Ring {
         self.queue.memory().read_into(self.slot_at(slot) + DATA_AT, data);
     }
 
-    /// The status that the device gave, if it gave one.
-    pub(crate) fn status(&self, slot: u16) -> Option<u8> {
-        let status = self.queue.memory().read_byte(self.slot_at(slot) + STATUS_AT);
-        Some(status).filter(|status| *status != NO_STATUS)
+    /// Reads the answer of the request that was in a slot, or what was there before.
+    pub(crate) fn answer(&self, slot: u16) -> Answer {
+        let len = self.answers[usize::from(slot)];
+        let mut answer = Answer { bytes: [0; ANSWER_BYTES_MAX], len };
+        self.queue.memory().read_into(self.slot_at(slot) + ANSWER_AT, &mut answer.bytes[..len as usize]);
+        answer
     }
 
     /// Makes a request in the slot that [`free_slot`](Self::free_slot) named. The device sees it with the next
@@ -149,8 +211,10 @@ impl Ring {
     pub(crate) fn make(&mut self, wanted: &Wanted) {
         let Some(slot) = self.free.pop_front() else { return };
         let at = self.slot_at(slot);
-        self.queue.memory().write(at, &blk::header(wanted.kind, wanted.sector));
-        self.queue.memory().write(at + STATUS_AT, &[NO_STATUS]);
+        self.queue.memory().write(at, wanted.head.bytes());
+        let blank = &[UNANSWERED; ANSWER_BYTES_MAX][..wanted.answer_bytes as usize];
+        self.queue.memory().write(at + ANSWER_AT, blank);
+        self.answers[usize::from(slot)] = wanted.answer_bytes;
 
         let torn_at = wanted.torn_at.min(wanted.bytes);
         let data = |from: u32, to: u32| Buffer {
@@ -158,8 +222,13 @@ impl Ring {
             len: to - from,
             writable: wanted.from_device,
         };
-        let pieces =
-            [readable(at, HEADER_BYTES), data(0, torn_at), data(torn_at, wanted.bytes), writable(at + STATUS_AT, 1)];
+        let (head, answer) = (readable(at, wanted.head.len), writable(at + ANSWER_AT, wanted.answer_bytes));
+        let [first, second] = [data(0, torn_at), data(torn_at, wanted.bytes)];
+        let pieces = if wanted.answer_first && wanted.from_device {
+            [head, answer, first, second]
+        } else {
+            [head, first, second, answer]
+        };
         let buffers: Vec<_> = pieces.into_iter().filter(|buffer| buffer.len > 0).collect();
         let descriptor = |position: usize| {
             let step = (wanted.turn as usize + position) % usize::from(DESCRIPTORS_A_SLOT);
@@ -198,7 +267,9 @@ impl Ring {
             bail!("ring {index}: the chain of descriptor {head} was used although it is not in flight: it came twice");
         };
         self.free.push_back(slot);
-        Ok(Some(Used { slot, written }))
+        let earlier = self.backlog > 0;
+        self.backlog = self.backlog.saturating_sub(1);
+        Ok(Some(Used { slot, written, earlier }))
     }
 }
 
@@ -206,8 +277,16 @@ impl Ring {
 mod tests {
     use super::*;
 
-    const FLUSH: Wanted =
-        Wanted { kind: 4, sector: 0, bytes: 0, from_device: false, torn_at: 0, indirect: false, turn: 0 };
+    const FLUSH: Wanted = Wanted {
+        head: Head { len: 16, ..Head::NONE },
+        answer_bytes: 1,
+        answer_first: false,
+        bytes: 0,
+        from_device: false,
+        torn_at: 0,
+        indirect: false,
+        turn: 0,
+    };
 
     fn ring(event_idx: bool) -> Ring {
         let memory = Arc::new(Memory::new(0, RING_BYTES as u64).unwrap());
@@ -230,11 +309,24 @@ mod tests {
         ring.show().unwrap();
         assert!(ring.eventfds.kick.read().is_ok(), "the device did not ask for quiet");
         assert_eq!(ring.queue.in_flight(), 1);
-        assert_eq!(ring.status(slot), None);
+        assert_eq!(ring.answer(slot).bytes(), [UNANSWERED]);
         answer(&ring, 0);
         assert_eq!(ring.take_used().unwrap().map(|used| (used.slot, used.written)), Some((slot, 1)));
         assert!(ring.take_used().unwrap().is_none());
         assert_eq!(ring.queue.in_flight(), 0);
+    }
+
+    #[test]
+    fn what_was_published_before_a_start_is_told_from_what_comes_then() {
+        let mut ring = ring(false);
+        ring.make(&FLUSH);
+        ring.make(&FLUSH);
+        ring.show().unwrap();
+        answer(&ring, 0);
+        ring.begin_life();
+        answer(&ring, 4);
+        let mut earlier = || ring.take_used().unwrap().map(|used| used.earlier);
+        assert_eq!([earlier(), earlier(), earlier()], [Some(true), Some(false), None]);
     }
 
     #[test]

@@ -36,6 +36,7 @@ pub(crate) enum On {
     P9,
     /// Directories, over either protocol.
     Tree,
+    Scsi,
     /// Not an export: whoever may be on the host. It is tried once, if this process is root's and can become anybody.
     Host,
 }
@@ -73,7 +74,8 @@ impl Attack {
             On::Disk => device == Device::Disk,
             On::Directory => device == Device::Directory,
             On::P9 => device == Device::P9,
-            On::Tree => device != Device::Disk,
+            On::Tree => matches!(device, Device::Directory | Device::P9),
+            On::Scsi => device == Device::Scsi,
             On::Host => device == Device::Disk && rustix::process::geteuid().is_root(),
         }
     }

@@ -7,8 +7,8 @@ use tests::driver::{RING_BYTES, readable, writable};
 use tests::frontend::{kind, status};
 use tests::fuse::{self, OUT_HEADER_BYTES, ROOT, init_body, op};
 
-use super::p9;
 use super::session::{BLOCK, BUFFER, Device, HEADER, PATIENCE, Session, is_used};
+use super::{p9, scsi};
 
 /// Whether an export serves a frontend that behaves: this is what every attack must leave behind. When it does not, `look` tells
 /// what it sees of the server while the session is there.
@@ -19,6 +19,7 @@ pub(crate) fn serves(socket: &Path, device: Device, look: impl Fn() -> String) -
         Device::Disk => check_disk(&mut session),
         Device::Directory => check_directory(&mut session),
         Device::P9 => p9::check(&mut session),
+        Device::Scsi => scsi::check(&mut session),
     };
     served.map_err(tell)
 }

@@ -16,6 +16,7 @@ mod local;
 mod memory;
 mod p9;
 mod raw;
+mod scsi;
 mod server;
 mod session;
 mod verdict;
@@ -258,6 +259,6 @@ impl Served {
 /// All of them, in the order in which they are tried.
 fn attacks() -> impl Iterator<Item = &'static Attack> {
     let guests = guest::ATTACKS.iter().chain(p9::ATTACKS).chain(files::ATTACKS).chain(memory::ATTACKS);
-    let guests = guests.chain(cache::ATTACKS).chain(local::ATTACKS);
+    let guests = guests.chain(cache::ATTACKS).chain(scsi::attacks()).chain(local::ATTACKS);
     guests.chain(descriptors::ATTACKS).chain(frontend::ATTACKS)
 }

@@ -54,7 +54,7 @@ impl Program {
     /// What it can serve.
     pub(crate) fn devices(self) -> &'static [Device] {
         match self {
-            Self::Vringd => &[Device::Disk, Device::Directory, Device::P9],
+            Self::Vringd => &[Device::Disk, Device::Directory, Device::P9, Device::Scsi],
             Self::StorageDaemon => &[Device::Disk],
         }
     }
@@ -80,10 +80,10 @@ impl Server {
             File::create(&path)?.set_len(DISK_BYTES)?;
             Ok(path)
         };
-        let attacked = image("attacked.img")?;
+        let attacked = [image("attacked.img")?, image("scsi.img")?];
         let command = match program {
-            Program::Vringd => serve(vringd, files.path(), &attacked, round)?,
-            Program::StorageDaemon => storage_daemon(files.path(), &image("quiet.img")?, &attacked)?,
+            Program::Vringd => serve(vringd, files.path(), attacked.each_ref().map(PathBuf::as_path), round)?,
+            Program::StorageDaemon => storage_daemon(files.path(), &image("quiet.img")?, &attacked[0])?,
         };
         // Any user may come as far as its sockets.
         fs::set_permissions(files.path(), Permissions::from_mode(0o711))?;
@@ -215,15 +215,20 @@ impl Server {
     }
 }
 
-/// `vringd serve` with one worker for the quiet disk, the attacked disk and the attacked directories.
-fn serve(program: &Path, directory: &Path, image: &Path, round: u64) -> Result<Command> {
+/// `vringd serve` with one worker for the quiet disk, the attacked disk, the attacked directories and the attacked SCSI device.
+fn serve(program: &Path, directory: &Path, images: [&Path; 2], round: u64) -> Result<Command> {
     let shown = |path: &Path| path.to_str().map(str::to_owned).context("temporary directories are UTF-8");
-    let (place, image) = (shown(directory)?, shown(image)?);
-    let storage = match round % 3 {
-        0 => "{ kind = 'memory', size = '16M' }".to_owned(),
-        1 => format!("{{ kind = 'file', path = '{image}' }}"),
-        _ => format!("{{ kind = 'file', path = '{image}', execution = 'pool=2' }}"),
+    let place = shown(directory)?;
+    let storage = |image: &Path| {
+        let image = shown(image)?;
+        Ok::<_, anyhow::Error>(match round % 3 {
+            0 => "{ kind = 'memory', size = '16M' }".to_owned(),
+            1 => format!("{{ kind = 'file', path = '{image}' }}"),
+            _ => format!("{{ kind = 'file', path = '{image}', execution = 'pool=2' }}"),
+        })
     };
+    let [storage, scsi] = images.map(storage);
+    let (storage, scsi) = (storage?, scsi?);
     let shared = directory.join("shared");
     fs::create_dir(&shared)?;
     fs::write(shared.join("a"), "content")?;
@@ -235,7 +240,11 @@ fn serve(program: &Path, directory: &Path, image: &Path, round: u64) -> Result<C
          [[export]]\nname = 'directory'\nkind = 'dir'\nsocket = '{place}/directory.sock'\nqueues = 2\n\
          directory = {{ path = '{place}/shared' }}\n\
          [[export]]\nname = '9p'\nkind = 'dir'\nsocket = '{place}/9p.sock'\nqueues = 2\n\
-         directory = {{ path = '{place}/shared', protocol = '9p' }}\n"
+         directory = {{ path = '{place}/shared', protocol = '9p' }}\n\
+         [[disk]]\nname = 'scsi'\nstorage = {scsi}\nreservations = '{place}/scsi.reservations'\n\
+         [[disk]]\nname = 'spare'\nstorage = {{ kind = 'memory', size = '16M' }}\n\
+         [[export]]\nname = 'scsi'\nkind = 'scsi'\nsocket = '{place}/scsi.sock'\nqueues = 2\nwrite_cache = 'guest'\n\
+         luns = [{{ lun = 0, disk = 'scsi' }}, {{ lun = 1, disk = 'spare' }}]\n"
     );
     let path = directory.join("config.toml");
     fs::write(&path, config)?;

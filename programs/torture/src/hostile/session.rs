@@ -48,6 +48,8 @@ pub(crate) enum Device {
     Directory,
     /// A directory that speaks 9P.
     P9,
+    /// A SCSI device with two disks.
+    Scsi,
 }
 
 impl Device {
@@ -57,6 +59,7 @@ impl Device {
             Self::Disk => "disk",
             Self::Directory => "directory",
             Self::P9 => "9p",
+            Self::Scsi => "scsi",
         }
     }
 
@@ -66,6 +69,7 @@ impl Device {
             Self::Disk | Self::P9 => 0,
             // The first is the high-priority queue (virtio 1.3, 5.11.2).
             Self::Directory => 1,
+            Self::Scsi => super::scsi::REQUEST,
         }
     }
 }

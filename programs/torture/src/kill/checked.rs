@@ -7,12 +7,14 @@
 //!
 //! Servers that come back have other options than the last one had, as an operator may give them: workers, execution, poll
 //! windows, more queues, a write cache. Some drivers have turned that off and never flush: no later server may have one again,
-//! and what it has answered is on the device.
+//! and what it has answered is on the device. Some drivers of a SCSI disk say so with each write.
+//!
+//! A SCSI disk is reserved by its driver, for good, before the first server dies. What is shown of that afterwards is exact, and what a
+//! unit has to say first it says once on each connection; see `frontend::scsi`.
 //!
 //! While the server is dead its image is compared with what was acknowledged; at the end all that is in flight must come
 //! back, and the disk is read through the server and beside it.
 
-use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File};
 use std::ops::RangeInclusive;
@@ -32,9 +34,9 @@ use tempfile::TempDir;
 use super::durable;
 use crate::disk::{Disk, Logged};
 use crate::figures::{Spread, Times};
-use crate::frontend::{Checks, Farewell, Load, RING_SIZE_MAX, RingShape, Shape, Tally};
+use crate::frontend::{Checks, Durability, Farewell, Load, Protocol, RING_SIZE_MAX, RingShape, Shape, Tally};
 use crate::rng::Rng;
-use crate::server::{Served, Server, Setup};
+use crate::server::{POLL, Served, Server, Setup, WRITE_CACHE};
 
 const KILLS_A_SESSION: u32 = 10;
 const IMAGE_BYTES: u64 = 16 << 20;
@@ -58,6 +60,8 @@ const EXECUTIONS: [&str; 4] = ["uring", "inline", "pool=2", "auto"];
 const WORKERS: [&str; 3] = ["one", "2", "per-queue"];
 const POLLS: [&str; 3] = ["off", "fixed=50", "adaptive"];
 const WRITE_CACHES: [&str; 3] = ["on", "off", "guest"];
+/// Those of them with which a SCSI disk begins without one.
+const NO_WRITE_CACHES: [&str; 2] = ["off", "guest"];
 
 /// Tells a server how many stores of its rings to make before it dies (`vring`, feature `crash-points`).
 const STORES_VARIABLE: &str = "VRING_CRASH_AFTER_STORES";
@@ -88,6 +92,8 @@ pub(super) struct Plan<'a> {
     pub(super) inflight: bool,
     /// What is served, if not a raw image.
     pub(super) logged: Option<Logged>,
+    /// What is spoken.
+    pub(super) protocol: Protocol,
 }
 
 /// What came of it.
@@ -105,7 +111,7 @@ pub(super) struct Report {
     sessions: u32,
     /// Servers that began with other options than the one before them.
     changed_options: u32,
-    /// Frontends whose driver had turned the write cache off.
+    /// Frontends whose driver had turned the write cache off, or passed it by.
     without_cache: u32,
     /// Times at which nothing of such a driver's disk was left that a power cut would take.
     durable_checks: u32,
@@ -131,6 +137,13 @@ impl fmt::Display for Report {
             self.sessions,
             self.durable_checks
         )?;
+        let Tally { told, uncertain, reservations, .. } = self.completed;
+        if told > 0 {
+            write!(
+                f,
+                ", {told} unit attentions, {uncertain} requests that may have been done, {reservations} changes of keys"
+            )?;
+        }
         self.pause.map_or(Ok(()), |pause| write!(f, ", pause {pause}"))
     }
 }
@@ -155,7 +168,7 @@ pub(super) fn run(plan: &Plan<'_>) -> (Report, Result<()>) {
 
 fn session(plan: &Plan<'_>, way: &Way, last: u32, report: &mut Report, pauses: &mut Times) -> Result<()> {
     let mut session = Session::new(plan, way)?;
-    report.without_cache += u32::from(way.write_cache_off);
+    report.without_cache += u32::from(way.durability != Durability::Flushes);
     let result = match plan.death {
         Death::Signal => session.rounds(last, report, pauses),
         Death::Store => session.rounds_of_stores(last, report),
@@ -189,7 +202,7 @@ struct Way {
     ring: RingShape,
     depth: u16,
     indirect: bool,
-    write_cache_off: bool,
+    durability: Durability,
 }
 
 impl Way {
@@ -199,17 +212,21 @@ impl Way {
         let mut rng = Rng::new(plan.seed, u64::from(number) + half);
         let execution = EXECUTIONS[number as usize % EXECUTIONS.len()];
         let ring = RingShape { size: rng.pick(&[8, 32, 128, RING_SIZE_MAX]), event_idx: rng.once_in(2) };
-        let write_cache_off = rng.once_in(3);
+        let durability = match plan.protocol {
+            _ if !rng.once_in(3) => Durability::Flushes,
+            Protocol::Blk => Durability::Cacheless,
+            Protocol::Scsi => rng.pick(&[Durability::Cacheless, Durability::Forced]),
+        };
         Ok(Self {
             execution,
             workers: rng.pick(&WORKERS),
             // Only the page cache shows what is not on the device.
-            direct: rng.once_in(3) && !write_cache_off && takes_direct_io()?,
+            direct: rng.once_in(3) && durability == Durability::Flushes && takes_direct_io()?,
             queues: rng.within(1..=4) as u16,
             ring,
             depth: rng.within(1..=u64::from(ring.size / 4)) as u16,
             indirect: rng.once_in(2),
-            write_cache_off,
+            durability,
             seed: rng.next(),
         })
     }
@@ -223,7 +240,8 @@ impl fmt::Display for Way {
             ("direct", self.direct),
             ("event_idx", ring.event_idx),
             ("indirect", self.indirect),
-            ("write cache off", self.write_cache_off),
+            ("write cache off", self.durability == Durability::Cacheless),
+            ("every write forced", self.durability == Durability::Forced),
         ] {
             if given {
                 write!(f, ", {name}")?;
@@ -231,10 +249,6 @@ impl fmt::Display for Way {
         }
         Ok(())
     }
-}
-
-fn write_cache(whether: &str) -> [OsString; 2] {
-    ["--write-cache", whether].map(OsString::from)
 }
 
 /// Whether temporary files take O_DIRECT: older tmpfs does not.
@@ -253,6 +267,7 @@ struct Session {
     setup: Setup,
     used_queues: u16,
     disk: Disk,
+    durability: Durability,
     /// Whether its driver never flushes, and the kernel tells what is not on the device.
     shows_what_is_durable: bool,
     _directory: TempDir,
@@ -272,8 +287,10 @@ impl Session {
             served: disk.served(),
             queues: way.queues,
             workers: way.workers.into(),
+            poll: POLL,
             // What a driver turns off has to be offered to it once.
-            more: if way.write_cache_off { write_cache("guest").into() } else { Vec::new() },
+            write_cache: if way.durability == Durability::Cacheless { "guest" } else { WRITE_CACHE },
+            protocol: plan.protocol,
             environment: Vec::new(),
         };
         let shape = Shape {
@@ -281,14 +298,26 @@ impl Session {
             ring: way.ring,
             indirect: way.indirect,
             inflight: plan.inflight,
-            write_cache_off: way.write_cache_off,
+            durability: way.durability,
+            protocol: plan.protocol,
         };
         let load = Load::new(shape, Checks::Data, way.depth, way.seed)?;
         let rng = Rng::new(way.seed, 1);
-        let shows_what_is_durable =
-            way.write_cache_off && disk.raw_image().is_some() && durable::can_be_told(directory.path())?;
-        let used_queues = way.queues;
-        Ok(Self { server: None, load, rng, setup, used_queues, disk, shows_what_is_durable, _directory: directory })
+        let shows_what_is_durable = way.durability != Durability::Flushes
+            && disk.raw_image().is_some()
+            && durable::can_be_told(directory.path())?;
+        let (used_queues, durability) = (way.queues, way.durability);
+        Ok(Self {
+            server: None,
+            load,
+            rng,
+            setup,
+            used_queues,
+            disk,
+            durability,
+            shows_what_is_durable,
+            _directory: directory,
+        })
     }
 
     /// Starts a server and connects.
@@ -308,12 +337,16 @@ impl Session {
             *execution = self.rng.pick(&EXECUTIONS).into();
         }
         self.setup.workers = self.rng.pick(&WORKERS).into();
-        // A disk of one queue has other features.
-        if self.used_queues > 1 {
+        // A virtio-blk disk of one queue has other features.
+        if self.used_queues > 1 || self.setup.protocol == Protocol::Scsi {
             self.setup.queues = self.used_queues + self.rng.within(0..=QUEUES_SPARE_MAX) as u16;
         }
-        let (poll, cache) = (self.rng.pick(&POLLS), self.rng.pick(&WRITE_CACHES));
-        self.setup.more = ["--poll", poll].map(OsString::from).into_iter().chain(write_cache(cache)).collect();
+        self.setup.poll = self.rng.pick(&POLLS);
+        self.setup.write_cache = match (self.setup.protocol, self.durability) {
+            // Its mode is what it was when it was made: a driver that wants no cache would have to say so again.
+            (Protocol::Scsi, Durability::Cacheless) => self.rng.pick(&NO_WRITE_CACHES),
+            _ => self.rng.pick(&WRITE_CACHES),
+        };
     }
 
     fn server(&mut self) -> Result<&mut Server> {
@@ -330,6 +363,9 @@ impl Session {
 
     /// Servers that die by a store, each one taking over from the last, and one that lives.
     fn rounds_of_stores(&mut self, last: u32, report: &mut Report) -> Result<()> {
+        if self.setup.protocol == Protocol::Scsi {
+            self.introduce().context("before the first crash point")?;
+        }
         while report.kills < last {
             report.kills += 1;
             let power = self.rng.within(0..=STORES_POWER_MAX);
@@ -346,6 +382,14 @@ impl Session {
         self.setup.environment.clear();
         self.serve()?;
         self.check_durable(report)
+    }
+
+    /// A disk is asked what it is, and reserved, by a server that lives; it goes without being asked.
+    fn introduce(&mut self) -> Result<()> {
+        self.serve()?;
+        let life = self.rng.time(LIFE);
+        self.kill_after(life, None)?;
+        self.bury().map(|_| ())
     }
 
     /// Has a server take over until it dies by itself.
@@ -500,8 +544,15 @@ mod tests {
     #[test]
     fn ways_differ_and_repeat() {
         let ways = |seed| {
-            let plan =
-                Plan { program: Path::new("/"), death: Death::Signal, rounds: 1, seed, inflight: true, logged: None };
+            let plan = Plan {
+                program: Path::new("/"),
+                death: Death::Signal,
+                rounds: 1,
+                seed,
+                inflight: true,
+                logged: None,
+                protocol: Protocol::Scsi,
+            };
             (0..8).map(|number| Way::draw(number, &plan).unwrap().to_string()).collect::<Vec<_>>()
         };
         assert_eq!(ways(1), ways(1));

@@ -13,6 +13,7 @@ use serde::Serialize;
 use self::checked::{Death, Plan};
 use super::common::Common;
 use super::disk::Logged;
+use super::frontend::Protocol;
 use super::{figures, server};
 
 /// Kills if nobody says otherwise; the issue asks for 200.
@@ -42,6 +43,9 @@ pub(crate) struct Options {
     /// Serve qcow2 images with an intent log instead of raw images to the checking frontend.
     #[arg(long, conflicts_with = "volume")]
     logged_image: bool,
+    /// What the checking frontend speaks (the QEMU guest's part is virtio-blk's).
+    #[arg(long, value_enum, default_value_t = Protocol::Blk)]
+    protocol: Protocol,
     #[command(flatten)]
     common: Common,
 }
@@ -63,7 +67,8 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let rounds = |own: Option<u32>| own.unwrap_or(options.rounds);
     let (signals, stores) = (rounds(options.frontend_rounds), rounds(options.crash_rounds));
     let logged = Logged::of(options.volume, options.logged_image);
-    let in_guest = if logged.is_some() { 0 } else { rounds(options.guest_rounds) };
+    let protocol = options.protocol;
+    let in_guest = if logged.is_some() || protocol == Protocol::Scsi { 0 } else { rounds(options.guest_rounds) };
     ensure!(signals > 0 || stores > 0 || in_guest > 0, "--rounds 0 kills nothing");
     ensure!(
         in_guest == 0 || !options.no_inflight,
@@ -74,7 +79,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
 
     let mut report = Report { seed, frontend: None, crash_points: None, guest: None, lost: None };
     let inflight = !options.no_inflight;
-    let plan = |program, death, rounds| Plan { program, death, rounds, seed, inflight, logged };
+    let plan = |program, death, rounds| Plan { program, death, rounds, seed, inflight, logged, protocol };
     if let (Some(program), true) = (&program, signals > 0) {
         let (part, result) = checked::run(&plan(program, Death::Signal, signals));
         report.frontend = Some(part);

@@ -5,6 +5,9 @@
 //! the rings stay as they are: what the frontend sees of an upgrade is a gap between two completions. Now and then a
 //! program is named that cannot go on, after which the old one must serve as before; and now and then the frontend comes
 //! back on a new connection, to find the socket where it was.
+//!
+//! A SCSI disk is reserved by its driver before the first upgrade. What is shown of that stays exactly as it is, and no unit has anything
+//! to say of an upgrade: to its guest nothing has happened.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -20,9 +23,9 @@ use tempfile::TempDir;
 
 use crate::disk::{Disk, Logged};
 use crate::figures::{Spread, Times};
-use crate::frontend::{Checks, Farewell, Load, RING_SIZE_MAX, RingShape, Shape, Tally};
+use crate::frontend::{Checks, Durability, Farewell, Load, Protocol, RING_SIZE_MAX, RingShape, Shape, Tally};
 use crate::rng::Rng;
-use crate::server::{Server, Setup, said, went_on};
+use crate::server::{POLL, Server, Setup, WRITE_CACHE, said, went_on};
 
 const UPGRADES_A_SESSION: u32 = 10;
 const IMAGE_BYTES: u64 = 16 << 20;
@@ -74,14 +77,14 @@ struct Pauses {
 }
 
 /// Upgrades `rounds` times. The report tells how far it came.
-pub(super) fn run(program: &Path, rounds: u32, logged: Option<Logged>, seed: u64) -> (Report, Result<()>) {
+pub(super) fn run(program: &Path, rounds: u32, what: (Protocol, Option<Logged>), seed: u64) -> (Report, Result<()>) {
     let (mut report, mut pauses) = (Report::default(), Pauses::default());
     let mut result = Ok(());
     while result.is_ok() && report.upgrades < rounds {
         let number = report.sessions;
         report.sessions += 1;
         let last = rounds.min(report.upgrades + UPGRADES_A_SESSION);
-        let way = Way::draw(number, logged, seed);
+        let way = Way::draw(number, what, seed);
         eprintln!("torture upgrade: from upgrade {} on: {way}", report.upgrades + 1);
         let ran = session(program, &way, last, &mut report, &mut pauses);
         result = ran.with_context(|| format!("upgrade {}, {way}", report.upgrades));
@@ -107,6 +110,7 @@ fn session(program: &Path, way: &Way, last: u32, report: &mut Report, pauses: &m
 #[derive(Clone, Debug)]
 struct Way {
     seed: u64,
+    protocol: Protocol,
     logged: Option<Logged>,
     execution: &'static str,
     workers: &'static str,
@@ -119,11 +123,12 @@ struct Way {
 
 impl Way {
     /// Ways to execute take turns, a volume has one; the rest is drawn.
-    fn draw(number: u32, logged: Option<Logged>, seed: u64) -> Self {
+    fn draw(number: u32, (protocol, logged): (Protocol, Option<Logged>), seed: u64) -> Self {
         let mut rng = Rng::new(seed, u64::from(number));
         let execution = ["uring", "inline", "pool=2", "auto"][number as usize % 4];
         let ring = RingShape { size: rng.pick(&[8, 32, 128, RING_SIZE_MAX]), event_idx: rng.once_in(2) };
         Self {
+            protocol,
             logged,
             execution,
             workers: rng.pick(&["shared", "one", "2", "per-queue"]),
@@ -177,7 +182,9 @@ impl Session {
             served: disk.served(),
             queues: way.queues,
             workers: way.workers.into(),
-            more: Vec::new(),
+            poll: POLL,
+            write_cache: WRITE_CACHE,
+            protocol: way.protocol,
             environment: Vec::new(),
         };
         let shape = Shape {
@@ -185,7 +192,8 @@ impl Session {
             ring: way.ring,
             indirect: way.indirect,
             inflight: way.inflight,
-            write_cache_off: false,
+            durability: Durability::Flushes,
+            protocol: way.protocol,
         };
         let load = Load::new(shape, Checks::Data, way.depth, way.seed)?;
         Ok(Self { server: None, load, rng: Rng::new(way.seed, 1), setup, disk, directory })
@@ -258,6 +266,7 @@ impl Session {
         });
         ran.context("during the upgrade")?;
         let output = output.map_err(|_| anyhow!("the thread that asks panicked"))??;
+        self.load.ask_everything();
         let (start, completed) = (Instant::now(), self.load.tally().requests());
         let enough = |load: &Load| start.elapsed() >= after && load.tally().requests() >= completed + COMPLETIONS_AFTER;
         self.load.run(enough).context("after the upgrade")?;
@@ -303,7 +312,8 @@ mod tests {
 
     #[test]
     fn ways_differ_and_repeat() {
-        let ways = |seed| (0..8).map(|number| Way::draw(number, None, seed).to_string()).collect::<Vec<_>>();
+        let ways =
+            |seed| (0..8).map(|number| Way::draw(number, (Protocol::Blk, None), seed).to_string()).collect::<Vec<_>>();
         assert_eq!(ways(1), ways(1));
         assert_ne!(ways(1), ways(2));
         assert_eq!(ways(1).iter().filter(|way| way.starts_with("pool=2")).count(), 2);

@@ -19,8 +19,9 @@ use serde::Serialize;
 use tempfile::TempDir;
 
 use crate::figures::{Spread, Times};
+use crate::frontend::Protocol;
 use crate::rng::{Rng, mix};
-use crate::server::{Served, Server, Setup, went_on};
+use crate::server::{POLL, Served, Server, Setup, WRITE_CACHE, went_on};
 
 /// Stream of the seed, beside those of the other kinds.
 const STREAM: u64 = 2 << 32;
@@ -160,7 +161,9 @@ fn session(program: &Path, place: &Path, way: &Way, last: u32, report: &mut Repo
         served,
         queues: 1,
         workers: way.workers.into(),
-        more: Vec::new(),
+        poll: POLL,
+        write_cache: WRITE_CACHE,
+        protocol: Protocol::Blk,
         environment: Vec::new(),
     };
     let mut server = Server::start(&setup)?;

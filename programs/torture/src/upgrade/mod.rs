@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::common::Common;
 use super::disk::Logged;
 use super::figures;
+use super::frontend::Protocol;
 
 /// Options of `cargo xtask torture upgrade`.
 #[derive(Args, Clone, Debug)]
@@ -23,10 +24,10 @@ pub(crate) struct Options {
     /// Upgrades under the checking frontend [default: as --rounds]
     #[arg(long, value_name = "N")]
     frontend_rounds: Option<u32>,
-    /// Upgrades under the QEMU guest, which needs the lab [default: as --rounds]
+    /// Upgrades under the QEMU guest, which needs the lab [default: as --rounds; none with --protocol scsi]
     #[arg(long, value_name = "N")]
     guest_rounds: Option<u32>,
-    /// Upgrades under a client of a directory [default: as --rounds; none with --volume or --logged-image]
+    /// Upgrades under a client of a directory [default: as --rounds; none with --volume, --logged-image or --protocol scsi]
     #[arg(long, value_name = "N")]
     directory_rounds: Option<u32>,
     /// Files that the client of a directory knows, and the next program has to know, too: held by descriptors in every other session
@@ -39,6 +40,9 @@ pub(crate) struct Options {
     /// Serve qcow2 images with an intent log instead of raw images.
     #[arg(long, conflicts_with = "volume")]
     logged_image: bool,
+    /// What the checking frontend speaks.
+    #[arg(long, value_enum, default_value_t = Protocol::Blk)]
+    protocol: Protocol,
     #[command(flatten)]
     common: Common,
 }
@@ -57,15 +61,16 @@ struct Report {
 /// Upgrades as often as asked for.
 pub(super) fn run(options: &Options) -> Result<()> {
     let under_frontend = options.frontend_rounds.unwrap_or(options.rounds);
-    let in_guest = options.guest_rounds.unwrap_or(options.rounds);
     let logged = Logged::of(options.volume, options.logged_image);
-    let of_directory = options.directory_rounds.unwrap_or(if logged.is_some() { 0 } else { options.rounds });
+    let (is_scsi, rounds) = (options.protocol == Protocol::Scsi, options.rounds);
+    let in_guest = options.guest_rounds.unwrap_or(if is_scsi { 0 } else { rounds });
+    let of_directory = options.directory_rounds.unwrap_or(if is_scsi || logged.is_some() { 0 } else { rounds });
     ensure!(under_frontend > 0 || in_guest > 0 || of_directory > 0, "--rounds 0 upgrades nothing");
     let seed = options.common.seed("upgrade");
     let program = options.common.program.find()?;
     let mut report = Report { seed, frontend: None, guest: None, directory: None, lost: None };
     if under_frontend > 0 {
-        let (part, result) = checked::run(&program, under_frontend, logged, seed);
+        let (part, result) = checked::run(&program, under_frontend, (options.protocol, logged), seed);
         report.frontend = Some(part);
         report.lost = figures::lost(result.context("under the checking frontend"));
     }

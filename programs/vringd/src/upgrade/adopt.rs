@@ -12,7 +12,7 @@ use crate::service::{Service, Watchdog, take_descriptor};
 use control::model::Takeover;
 use control::{ControlSocket, ControlSocketState};
 use engine::monotonic_ns;
-use export::LogicalUnitName;
+use export::{LogicalUnitName, UnitCondition};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -131,6 +131,11 @@ fn resume(daemon: &Daemon, state: &mut State, incoming: &mut Incoming, stop: &Se
         let what = format!("reservations of disk {disk}");
         let left = daemon.logical_units.leave_reservations(LogicalUnitName { disk, export }, &bytes);
         lost.extend(left.err().map(|error| format!("{what}: {error}")));
+    }
+    for unit in std::mem::take(&mut state.units) {
+        let state::Unit { disk, export, write_cache, descriptor_sense, stopped, attentions } = unit;
+        let condition = UnitCondition { write_cache, descriptor_sense, stopped, attentions };
+        daemon.logical_units.leave_condition(LogicalUnitName { disk, export }, condition);
     }
     for disk in std::mem::take(&mut state.disks) {
         let description = disk.description.clone();

@@ -8,7 +8,7 @@ use control::model::config::ExportKind;
 use control::model::{NewDisk, NewExport};
 use disk::Disk;
 use engine::WorkerStatus;
-use export::{Export, ExportStatus, LogicalUnitName, LogicalUnits};
+use export::{Export, ExportStatus, LogicalUnitName, LogicalUnits, UnitCondition};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use storage::Handed;
@@ -78,6 +78,15 @@ pub(super) fn disk(disk: &Disk, out: &mut Outgoing) -> Result<state::Disk, Strin
 pub(super) fn reservations(of: &LogicalUnits) -> Vec<state::Reservations> {
     let all = of.reservations().into_iter();
     all.map(|(LogicalUnitName { disk, export }, bytes)| state::Reservations { disk, export, bytes }).collect()
+}
+
+/// What guests have made of logical units.
+pub(super) fn units(of: &LogicalUnits) -> Vec<state::Unit> {
+    let unit = |(LogicalUnitName { disk, export }, condition)| {
+        let UnitCondition { write_cache, descriptor_sense, stopped, attentions } = condition;
+        state::Unit { disk, export, write_cache, descriptor_sense, stopped, attentions }
+    };
+    of.conditions().into_iter().map(unit).collect()
 }
 
 /// A listening socket that is called `what`.

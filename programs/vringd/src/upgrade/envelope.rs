@@ -203,6 +203,7 @@ mod tests {
         let mut known = State {
             disks: Vec::new(),
             reservations: Vec::new(),
+            units: Vec::new(),
             favour: control::model::Favour::default(),
             policy: control::model::PolicyMode::default(),
             ..samples::state()

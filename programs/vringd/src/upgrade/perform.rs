@@ -246,6 +246,7 @@ fn begin(daemon: &Daemon, paused_ns: u64, out: &mut Outgoing) -> Result<State, A
         groups: daemon.groups.all(),
         disks: Vec::new(),
         reservations: Vec::new(),
+        units: Vec::new(),
         exports: Vec::new(),
     })
 }
@@ -270,6 +271,7 @@ fn gather(
         state.disks.push(collected.map_err(|error| failed(format!("disk `{}`: {error}", disk.name())))?);
     }
     state.reservations = collect::reservations(&daemon.logical_units);
+    state.units = collect::units(&daemon.logical_units);
     out.check_once().map_err(failed)?;
     state.descriptors = out.meanings();
     Ok((state, holds))

@@ -2,13 +2,14 @@
 
 use super::state::{
     Directory, DirtyLog, Disk, Export, Inflight, Kept, Kick, Region, Reservations, Ring, Session, Sessions, Socket,
-    SocketFile, State, Storage, Tree, Worker,
+    SocketFile, State, Storage, Tree, Unit, Worker,
 };
 use crate::confine::Held;
 use engine::Execution;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use storage::Description;
+use values::Lun;
 use vhost_user::RingPosition;
 
 fn ring() -> Ring {
@@ -131,6 +132,14 @@ pub(super) fn state() -> State {
         groups: vec![toml::from_str("name = 'gold'\niops = 500").unwrap()],
         disks: vec![disk()],
         reservations: vec![Reservations { disk: "quorum".into(), export: None, bytes: vec![1, 255] }],
+        units: vec![Unit {
+            disk: "quorum".into(),
+            export: None,
+            write_cache: true,
+            descriptor_sense: false,
+            stopped: true,
+            attentions: vec![(2, Lun { target: 1, number: 7 }, 9)],
+        }],
         exports: vec![export(), Export { session: None, storage: None, directory: None, ..export() }],
     }
 }

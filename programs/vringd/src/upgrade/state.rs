@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use storage::Description;
+use values::Lun;
 use vhost_user::RingPosition;
 
 /// The version of this form.
@@ -62,6 +63,9 @@ pub(crate) struct State {
     /// What guests have reserved of SCSI devices' disks; left out if nobody is registered.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) reservations: Vec<Reservations>,
+    /// What else drivers have made of them; left out if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) units: Vec<Unit>,
     /// The exports, by name.
     pub(crate) exports: Vec<Export>,
 }
@@ -132,6 +136,21 @@ pub(crate) struct Reservations {
     pub(crate) export: Option<String>,
     /// As `docs/formats/reservations.md` has them.
     pub(crate) bytes: Vec<u8>,
+}
+
+/// What drivers have made of a logical unit, and what they are to be told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Unit {
+    /// Its disk.
+    pub(crate) disk: String,
+    /// The export that alone has the unit; none for a shared disk.
+    pub(crate) export: Option<String>,
+    pub(crate) write_cache: bool,
+    pub(crate) descriptor_sense: bool,
+    pub(crate) stopped: bool,
+    /// Unit attentions as bits, by port and LUN.
+    pub(crate) attentions: Vec<(u16, Lun, u16)>,
 }
 
 /// An export.

@@ -237,6 +237,26 @@ fn what_is_left_of_a_unit_waits_for_one_that_begins() {
 }
 
 #[test]
+fn a_program_that_goes_on_tells_what_was_not_told_and_nothing_else() {
+    let disk = Arc::new(memory(DISK_BYTES));
+    let (one, _other, mut a, mut b) = pair(disk.clone());
+    b.reserve_out(B, (REGISTER, 0), [0, 0xb], 0).good();
+    a.reserve_out(A, (REGISTER, 0), [0, 0xa], 0).good();
+    a.reserve_out(A, (CLEAR, 0), [0xa, 0], 0).good();
+    let next = LogicalUnits::default();
+    one.logical_units.conditions().into_iter().for_each(|(name, condition)| next.leave_condition(name, condition));
+    let shared = |lun| vec![shared_unit(lun, "shared", disk.clone())];
+    ports(&mut a, A).into_iter().for_each(|port| next.expect("shared", port));
+    let goes_on = Server::going_on(shared(A), next.clone());
+    let other = goes_on.beside("other", shared(B)).unwrap();
+    next.expect_no_more();
+    let (mut a, mut b) = (goes_on.driver(), other.driver());
+    a.write(A, 0, &[1; 512]).good();
+    b.hears(B, (6, 0x2a, 3));
+    b.write(B, 0, &[2; 512]).good();
+}
+
+#[test]
 fn what_is_registered_outlives_sessions_and_devices_but_not_the_unit() {
     let disk = Arc::new(memory(DISK_BYTES));
     let (one, other, mut a, mut b) = pair(disk.clone());
