@@ -60,11 +60,8 @@ fn of_disk(options: &[String]) -> (Vec<String>, Vec<String>) {
     let mut is_value = false;
     for option in options {
         let is_of_disk = ["--storage", "--size"].contains(&option.split('=').next().unwrap_or_default());
-        if is_of_disk || is_value {
-            of_disk.push(option.clone())
-        } else {
-            others.push(option.clone())
-        }
+        let list = if is_of_disk || is_value { &mut of_disk } else { &mut others };
+        list.push(option.clone());
         is_value = is_of_disk && !option.contains('=');
     }
     (of_disk, others)
