@@ -177,6 +177,10 @@ fn workers_of_a_scsi_device_are_compared_in_every_place_and_with_a_reservation()
         assert_eq!(figure(&experiment, &format!("{place}-one-2"), "randrw-batch-1"), 492.0);
         assert_eq!(figure(&experiment, &format!("{place}-per-queue-16"), "randrw-batch-16"), 2590.0);
     }
+    // Guests that are up at once share the image, which a disk in memory does not.
+    for configuration in &experiment.configurations {
+        assert_eq!(options(configuration).contains("--storage memory"), configuration.name.starts_with("frontend"));
+    }
     // The same figures as the experiment with a virtio-blk device, and the same disk that takes its time.
     let blk = shipped("worker-per-vq");
     let of_sim = |it: &Experiment| named(it, "sim-per-queue-16").server.options.clone();

@@ -243,7 +243,7 @@ fn several_stands_share_one_image() {
     let kinds = [
         (Place::Uml, ServerKind::VringdDisk),
         (Place::Uml, ServerKind::QemuStorageDaemon),
-        (Place::Uml, ServerKind::VringdDisk),
+        (Place::Uml, ServerKind::VringdScsi),
         (Place::Qemu, ServerKind::QemuVirtioBlk),
         (Place::Qemu, ServerKind::QemuVirtioBlk),
     ];
