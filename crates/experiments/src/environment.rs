@@ -100,7 +100,9 @@ fn programs(site: &Site, experiment: &Experiment) -> Vec<String> {
         let version = version.unwrap_or_else(|| "not found".into());
         if version.contains(name) { version } else { format!("{name}: {version}") }
     };
-    if by(&[ServerKind::VringdDisk, ServerKind::VringdDir, ServerKind::Vringd9p]) || at(Place::Frontend) {
+    if by(&[ServerKind::VringdDisk, ServerKind::VringdScsi, ServerKind::VringdDir, ServerKind::Vringd9p])
+        || at(Place::Frontend)
+    {
         lines.push(tell("vringd", Some(&site.vringd)));
     }
     if by(&[ServerKind::Virtiofsd]) {

@@ -43,6 +43,11 @@ pub struct Costs {
     pub sibling: f64,
 }
 
+/// What a SCSI command takes more of a worker than a request of virtio-blk, and of a client: chosen within the 60 to 120 ns that
+/// `docs/scsi.md` has measured of both together, not fitted. `simulator validate PROGRAM scsi` says how good the choice is.
+const SCSI_REQUEST_NS: f64 = 80.0;
+const SCSI_CLIENT_NS: f64 = 20.0;
+
 impl Costs {
     /// Virtual disks that copy nothing (`null`), measured where `docs/results/simulator.md` says.
     #[must_use]
@@ -74,6 +79,18 @@ impl Costs {
     #[must_use]
     pub fn memory() -> Costs {
         Costs { data_ns: 600.0, client_request_ns: 160.0, ..Costs::here() }
+    }
+
+    /// The same behind a SCSI device: what a command costs beside a request of virtio-blk, to be taken apart and answered, on either side.
+    /// That is all that a device is here: rings of both kinds have the same turns, and share nothing with other rings while nobody
+    /// changes a unit.
+    #[must_use]
+    pub fn over_scsi(self) -> Costs {
+        Costs {
+            request_ns: self.request_ns + SCSI_REQUEST_NS,
+            client_request_ns: self.client_request_ns + SCSI_CLIENT_NS,
+            ..self
+        }
     }
 
     /// The vhost note's machine, which is not described there: fitted to eight of its figures, and kept for the other ones. A request

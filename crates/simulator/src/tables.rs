@@ -1,10 +1,12 @@
 //! The vhost note's tables, the policy against fixed placements, and phases, as text.
 
+mod jobs;
 mod phases;
 mod placements;
 mod together;
 mod vhost;
 
+pub use jobs::jobs;
 pub use phases::{Phase, phases, table as phases_table};
 pub use placements::{Against, against, placements};
 pub use together::{together, together_cell};

@@ -27,6 +27,22 @@ fn a_worker_is_never_busier_than_its_processor_and_saturates_one() {
     assert!((450e3..500e3).contains(&outcome.rate), "{outcome:?}");
 }
 
+#[test]
+fn a_scsi_command_takes_more_of_a_worker_and_scales_as_a_request_of_a_disk_does() {
+    let rate = |costs: Costs, workers| {
+        let base = scenario(vec![Client::busy(0, 128, 16); 2], 2, Placing::Workers(workers));
+        run(&Scenario { costs, ..base }).rate
+    };
+    let [blk, scsi] =
+        [Costs::memory(), Costs::memory().over_scsi()].map(|costs| [1, 2].map(|it| rate(costs.clone(), it)));
+    for workers in [0, 1] {
+        assert!((0.85..0.95).contains(&(scsi[workers] / blk[workers])), "{blk:?} {scsi:?}");
+    }
+    for [one, two] in [blk, scsi] {
+        assert!((1.9..=2.05).contains(&(two / one)), "{blk:?} {scsi:?}");
+    }
+}
+
 /// Little's law: what is in flight is what comes in a second times how long it stays.
 #[test]
 fn littles_law_holds() {

@@ -18,8 +18,8 @@ Disks come and go while it serves, with --control:
   vringd ctl --control CONTROL disk add logs --image logs.img
   vringd ctl --control CONTROL lun add scsi 2 logs")]
 pub(crate) struct Args {
-    /// A disk: LUN=IMAGE, or LUN=KIND:IMAGE with a kind of `vringd disk --storage`, as in 0=root.img or 1:0=qcow2:data.qcow2. LUN is a
-    /// number, 0 to 16383, or TARGET:NUMBER. May be given several times
+    /// A disk: LUN=IMAGE, or LUN=KIND:IMAGE with a kind of `vringd disk --storage`, as in 0=root.img or 1:0=qcow2:data.qcow2; null and sim
+    /// have a size for an image, as in 2=sim:1G. LUN is a number, 0 to 16383, or TARGET:NUMBER. May be given several times
     #[arg(long, value_name = "LUN=[KIND:]IMAGE", required = true)]
     pub(crate) lun: Vec<LunIs>,
     /// Path of the vhost-user socket to make; left out with --fd, or with a socket from the service manager
@@ -141,6 +141,17 @@ mod tests {
     }
 
     #[test]
+    fn what_has_no_image_has_a_size() {
+        let (export, disks) =
+            read("--socket /s --lun 0=sim:512M --lun 1=sim:1G --read-latency 100us --channels 1024").unwrap();
+        assert!(disks.iter().all(|disk| disk.storage.kind() == "sim" && disk.storage.paths().is_empty()));
+        // Its serial number is the disk's name.
+        assert!(export.luns.iter().all(|unit| unit.serial.is_none()));
+        export.check().unwrap();
+        assert_eq!(read("--socket /s --lun 0=null:1G").unwrap().1[0].storage.kind(), "null");
+    }
+
+    #[test]
     fn serial_numbers_stay_and_differ() {
         assert_eq!(serial_of(Path::new("/a")), "07d66707b49cd92d");
         assert_ne!(serial_of(Path::new("/srv/a.img")), serial_of(Path::new("/srv/b.img")));
@@ -154,7 +165,8 @@ mod tests {
             ("--socket /s --lun 0", "use LUN=DISK"),
             ("--socket /s --lun 0=", "use LUN=DISK"),
             ("--socket /s --lun 16384=/a", "`16384` is not a LUN"),
-            ("--socket /s --lun 0=null:/a", "--lun: has no meaning for the kind null"),
+            ("--socket /s --lun 0=null:/a", "--lun: null has no image: give it a size, as in null:1G, not `/a`"),
+            ("--socket /s --lun 0=/a --seek 1ms", "--seek: has no meaning for the kind file"),
             ("--socket /s --lun 0=bogus:/a", "--lun: `bogus` is no kind of storage"),
             ("--socket /s --lun 0=/a --lun 1:0=file:/a", "--lun: /a is LUN 0 and LUN 1:0"),
             ("--socket /s --lun 0=/a --log /l", "--log: has no meaning for the kind file"),

@@ -104,6 +104,16 @@ fn our_device_gives_back_what_was_written_over_scsi() -> Result<()> {
     assert_done(&bench_over("blk", &synchronous)?, &["vringd"], 500)
 }
 
+/// Two workers on two queues, one on both, and each again on one queue alone.
+#[test]
+fn servers_take_their_turns_on_two_queues_and_on_one() -> Result<()> {
+    let words = ["--rw", "randrw", "--queues", "2", "--also-queues", "1", "--depth", "8", "--ops", "2000"];
+    let runs = bench_over("scsi", &[&words[..], &["--ours", "--workers 2", "--ours", "--workers 1"]].concat())?;
+    let contenders =
+        ["vringd --workers 2", "vringd --workers 2, 1 queue", "vringd --workers 1", "vringd --workers 1, 1 queue"];
+    assert_done(&runs, &contenders, 2000)
+}
+
 /// Its control queue answers what looks like requests of a block device, so that all of them seem to go well.
 #[test]
 fn a_scsi_device_is_not_taken_for_a_block_device() -> Result<()> {

@@ -110,6 +110,13 @@ fn worker_per_vq() -> Result<()> {
 }
 
 #[test]
+fn worker_per_vq_scsi() -> Result<()> {
+    // Every place, with a reservation and without; by day in the guests two queues of a worker each are enough.
+    let day = ["frontend", "sim", "uml-per-queue-4", "qemu-reserved-per-queue-4"];
+    smoke("worker-per-vq-scsi", &by_day(&day, &["frontend", "sim", "uml", "qemu"]))
+}
+
+#[test]
 fn vhost_blk() -> Result<()> {
     // One queue of everything: how qemu-storage-daemon fares with more of them depends on its version.
     let day = [

@@ -24,6 +24,8 @@ pub(crate) enum Kind {
         protocol: Protocol,
         /// Whether this frontend has the disk reserved.
         reserve: bool,
+        /// How many queues it is driven on.
+        queues: u16,
     },
     /// fio on the image itself.
     Fio(fio::Host),
@@ -57,8 +59,8 @@ impl Contender {
     pub(crate) fn run(&self, rules: &Rules<'_>, progress: &Progress) -> Result<Measured> {
         progress.begin(&self.name, rules.spec.length());
         match &self.kind {
-            Kind::Server { template, protocol, reserve } => {
-                let spec = Spec { protocol: *protocol, reserve: *reserve, ..rules.spec.clone() };
+            Kind::Server { template, protocol, reserve, queues } => {
+                let spec = Spec { protocol: *protocol, reserve: *reserve, queues: *queues, ..rules.spec.clone() };
                 let words = template.expand(rules.socket, rules.image);
                 let mut server = Server::start(&words, rules.socket, rules.server_cpus)?;
                 let load = server.load(&spec)?;

@@ -87,6 +87,12 @@ pub struct Args {
     #[command(flatten)]
     load: Spec,
 
+    /// Let each server run once more, on so many queues
+    ///
+    /// So that what a second queue and a second worker bring is measured in turns: --queues 2 --also-queues 1.
+    #[arg(long, value_name = "N", conflicts_with = "socket", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub also_queues: Option<u16>,
+
     /// After each run stay connected for this long without a request, and count the server's wake-ups
     #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
     pub idle: Option<Duration>,
@@ -115,6 +121,10 @@ Examples:
   What does SCSI cost, and a reservation?
     vringd bench disk --protocol scsi --reserve --make-image 1G@/dev/shm --against blk:vringd
 
+  What does a worker for each queue bring, against one for both, and against one queue alone?
+    vringd bench disk --protocol scsi --make-image 1G@/dev/shm --queues 2 --also-queues 1
+      --ours '--workers per-queue' --ours '--workers one'
+
   The same over NBD, beside qemu-nbd; more than 16 connections need --ours '--queues N' and -e N:
     vringd bench disk --protocol nbd --make-image 1G@/dev/shm --depth 16
       --against 'qemu-nbd -k {socket} -f raw -t -e 16 --cache=writeback --aio=threads {image}'";
@@ -123,7 +133,9 @@ impl Args {
     fn spec(&self) -> Result<Spec> {
         let time = self.load.time.or(self.load.ops.is_none().then_some(TIME_DEFAULT));
         let spec = Spec { time, ..self.load.clone() };
-        spec.check()?;
+        for queues in self.queues() {
+            Spec { queues, ..spec.clone() }.check()?;
+        }
         if self.socket.is_some() {
             self.refuse_idle_options(spec.protocol == Protocol::Scsi)?;
         }
@@ -151,6 +163,11 @@ impl Args {
         self.against.is_empty() && self.ours.is_empty() && !self.host_fio && !self.alone
     }
 
+    /// How many queues servers are driven on, each number in a run of its own.
+    fn queues(&self) -> impl Iterator<Item = u16> {
+        [self.load.queues].into_iter().chain(self.also_queues)
+    }
+
     fn contenders(&self, vringd: &Path, has_image: bool) -> Result<Vec<Contender>> {
         let mut servers = Vec::new();
         let default = [String::new()];
@@ -174,12 +191,14 @@ impl Args {
             if are_several {
                 tell_protocol(&mut name, protocol);
             }
-            let with = |reserve, template| Kind::Server { template, protocol, reserve };
-            if self.load.reserve && protocol == Protocol::Scsi {
-                contenders.push(Contender { name: name.clone(), kind: with(false, template.clone()) });
-                contenders.push(Contender { name: format!("{name}, reserved"), kind: with(true, template) });
-            } else {
-                contenders.push(Contender { name, kind: with(false, template) });
+            let is_reserved_too = self.load.reserve && protocol == Protocol::Scsi;
+            for (also, queues) in self.queues().enumerate() {
+                let name = if also == 0 { name.clone() } else { format!("{name}, {}", ways(queues, protocol)) };
+                let kind = |reserve| Kind::Server { template: template.clone(), protocol, reserve, queues };
+                contenders.push(Contender { name: name.clone(), kind: kind(false) });
+                if is_reserved_too {
+                    contenders.push(Contender { name: format!("{name}, reserved"), kind: kind(true) });
+                }
             }
         }
         if self.host_fio {
@@ -218,6 +237,12 @@ impl Args {
         let extra = split("--fio-args", self.fio_args.as_deref().unwrap_or(""))?;
         Ok(fio::Host { direct: self.direct == 1, extra, cpus: self.cpus.servers().to_vec() })
     }
+}
+
+/// So many of what a protocol calls one of several ways to the disk.
+fn ways(number: u16, protocol: Protocol) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {}{plural}", protocol.queue_word())
 }
 
 /// The command line of our server that speaks `protocol`, whose disk on a SCSI device is `lun`.
@@ -340,6 +365,8 @@ mod tests {
             ("--server-cpus 3-1", "--server-cpus", "such as 0,2-3"),
             ("--socket s --against x", "--socket", "cannot be used with"),
             ("--socket s --rounds 3", "--socket", "cannot be used with"),
+            ("--socket s --also-queues 1", "--socket", "cannot be used with"),
+            ("--also-queues 0", "--also-queues", "0 is not in 1..=256"),
         ];
         for (line, option, hint) in cases {
             let message = args(line).unwrap_err();
@@ -352,6 +379,7 @@ mod tests {
         let spec = |line: &str| args(line).unwrap().spec().map_err(|error| error.to_string());
         assert_eq!(spec("--batch 9 --depth 8").unwrap_err(), "--batch 9: must be 1 to 8");
         assert_eq!(spec("--threads 2").unwrap_err(), "--threads 2: must be 1 to 1");
+        assert_eq!(spec("--threads 2 --queues 2 --also-queues 1").unwrap_err(), "--threads 2: must be 1 to 1");
         assert!(spec("--socket s --idle 1").unwrap_err().contains("--server-pid"));
         let contenders = |line: &str| args(line).unwrap().contenders(Path::new("v"), false).unwrap_err().to_string();
         assert!(contenders("--against 'peer {image}'").contains("does not mention {socket}"));
@@ -401,5 +429,21 @@ mod tests {
             "--protocol scsi --reserve --ours '--poll off' --against blk:vringd --against 'vhost-user:q {socket}'";
         let scsi = ["vringd scsi --poll off", "vringd scsi --poll off, reserved"];
         assert_eq!(names(line, true), [scsi[0], scsi[1], "vringd blk", "q vhost-user"]);
+    }
+
+    #[test]
+    fn servers_run_once_more_on_other_queues() {
+        let line = "--protocol scsi --reserve --queues 2 --also-queues 1 --against blk:vringd --host-fio";
+        let scsi = ["vringd scsi", "vringd scsi, reserved", "vringd scsi, 1 queue", "vringd scsi, 1 queue, reserved"];
+        let others = ["vringd blk", "vringd blk, 1 queue", "fio"];
+        assert_eq!(names(line, true), [&scsi[..], &others].concat());
+        let contenders = args(line).unwrap().contenders(Path::new("/v"), true).unwrap();
+        let queues = contenders.iter().filter_map(|it| match it.kind {
+            Kind::Server { queues, .. } => Some(queues),
+            Kind::Fio(_) => None,
+        });
+        assert_eq!(queues.collect::<Vec<_>>(), [2, 2, 1, 1, 2, 1]);
+        let nbd = "--protocol nbd --ours '--workers 2' --also-queues 4";
+        assert_eq!(names(nbd, true), ["vringd --workers 2", "vringd --workers 2, 4 connections"]);
     }
 }

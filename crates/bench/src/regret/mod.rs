@@ -199,7 +199,7 @@ fn contenders(vringd: &Path, on: On, ours: &str) -> Result<Vec<Contender>> {
             )?;
             Ok(Contender {
                 name: name.to_owned(),
-                kind: Kind::Server { template, protocol: Protocol::VhostUser, reserve: false },
+                kind: Kind::Server { template, protocol: Protocol::VhostUser, reserve: false, queues: 1 },
             })
         })
         .collect()

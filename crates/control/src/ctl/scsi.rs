@@ -147,7 +147,10 @@ impl AddScsiArgs {
     }
 }
 
-/// The disk behind `[KIND:]IMAGE`, which may begin with the word for a kind.
+/// Kinds that have a size, and no image.
+const MADE_UP: [&str; 2] = ["null", "sim"];
+
+/// The disk behind `[KIND:]IMAGE`, which may begin with the word for a kind, or `KIND:SIZE` of a kind that has no image.
 ///
 /// # Errors
 /// A kind that there is not, an option that means nothing to its storage, or one that is missing.
@@ -162,12 +165,14 @@ pub fn disk(name: String, image: &str, storage: &StorageFlags) -> Result<NewDisk
         );
         return Err(FieldError::new("--lun", what));
     }
-    let served = Served {
-        kind: kind.to_owned(),
-        kind_option: "the kind",
-        path: Some(PathBuf::from(path)),
-        path_option: "--lun",
-        size: None,
+    let (path, size) = if MADE_UP.contains(&kind) {
+        let size = path.parse().map_err(|_| {
+            FieldError::new("--lun", format_args!("{kind} has no image: give it a size, as in {kind}:1G, not `{path}`"))
+        })?;
+        (None, Some(size))
+    } else {
+        (Some(PathBuf::from(path)), None)
     };
+    let served = Served { kind: kind.to_owned(), kind_option: "the kind", path, path_option: "--lun", size };
     Ok(NewDisk { name, storage: storage.describe(&served)?, shared: false, reservations: None })
 }

@@ -86,8 +86,11 @@ pub(super) fn configuration(it: &Configuration) -> Result<(), Wrong> {
         it.guest.memory_mib,
         "64 to 1048576 (MiB)",
     )?;
-    let queues_max = if matches!(it.server.kind, ServerKind::VringdDir | ServerKind::Vringd9p) { 64 } else { 256 };
-    let queues_range = if queues_max == 64 { "1 to 64" } else { "1 to 256" };
+    let (queues_max, queues_range) = match it.server.kind {
+        ServerKind::VringdDir | ServerKind::Vringd9p => (64, "1 to 64"),
+        ServerKind::VringdScsi => (254, "1 to 254"),
+        _ => (256, "1 to 256"),
+    };
     range((1..=queues_max).contains(&it.guest.queues), "guest.queues", it.guest.queues, queues_range)?;
     options::of_server(&it.server)
 }
@@ -131,10 +134,16 @@ fn together(it: &Configuration) -> Result<(), Wrong> {
                 "a volume is a file: set it to disk or memory, and data.size_mib to its capacity",
             );
         }
-        Medium::None if kind != Kind::VringdDisk || !options::has_storage(&it.server) => {
+        Medium::None if !kind.is_disk_of_ours() || !options::has_storage(&it.server) => {
             return cannot(
                 "data.medium",
-                "only vringd-disk makes data up: add --storage sim, null or memory to server.options, or set it to disk or memory",
+                "only vringd-disk and vringd-scsi make data up: add --storage sim, null or memory to server.options, or set it to disk or memory",
+            );
+        }
+        Medium::None if kind.is_scsi() && !is_made_up => {
+            return cannot(
+                "data.medium",
+                "behind a SCSI device only sim and null make data up: set it to disk or memory",
             );
         }
         Medium::None if it.data.size_mib == 0 => {
@@ -151,13 +160,37 @@ fn together(it: &Configuration) -> Result<(), Wrong> {
     if it.guest.instruction_clock && it.place != Place::Qemu {
         return cannot("guest.instruction_clock", "only QEMU counts a guest's instructions: set the place to qemu");
     }
-    if !kind.is_directory() && kind != Kind::None && it.data.files != 1 {
+    if it.guest.reserve && !kind.is_scsi() {
+        return cannot(
+            "guest.reserve",
+            "only a disk of a SCSI device is reserved: leave it out, or set server.kind to vringd-scsi",
+        );
+    }
+    if kind.is_disk() && it.data.files != 1 {
         return cannot("data.files", "a disk is one image: set it to 1");
     }
     Ok(())
 }
 
 impl ServerKind {
+    /// Whether it serves a disk.
+    #[must_use]
+    pub fn is_disk(self) -> bool {
+        self != ServerKind::None && !self.is_directory()
+    }
+
+    /// Whether it is `vringd` with a disk, by whatever device.
+    #[must_use]
+    pub fn is_disk_of_ours(self) -> bool {
+        matches!(self, ServerKind::VringdDisk | ServerKind::VringdScsi)
+    }
+
+    /// Whether its disk is one of a SCSI device.
+    #[must_use]
+    pub fn is_scsi(self) -> bool {
+        self == ServerKind::VringdScsi
+    }
+
     /// Whether it serves a directory, not a disk.
     #[must_use]
     pub fn is_directory(self) -> bool {

@@ -201,6 +201,8 @@ pub enum ServerKind {
     None,
     /// `vringd disk`.
     VringdDisk,
+    /// `vringd scsi`, with one disk.
+    VringdScsi,
     /// `vringd dir`.
     VringdDir,
     /// `vringd dir --protocol 9p`.
@@ -258,6 +260,9 @@ pub struct Guest {
     /// Whether its clock counts its instructions, see [`guest::Machine::instruction_clock`].
     #[serde(default)]
     pub instruction_clock: bool,
+    /// Whether it has reserved the disk of a SCSI device before anything is measured: Write Exclusive, which lets it do everything.
+    #[serde(default)]
+    pub reserve: bool,
 }
 
 impl Default for Guest {
@@ -269,6 +274,7 @@ impl Default for Guest {
             mount: String::new(),
             one_node: false,
             instruction_clock: false,
+            reserve: false,
         }
     }
 }

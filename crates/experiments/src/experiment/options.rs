@@ -52,8 +52,8 @@ const OF_DIRECTORIES: [&str; 17] = [
 ];
 
 /// What the suite says to every server: where it listens and what its data is.
-const OF_THE_SUITE: [&str; 8] =
-    ["--socket", "-s", "--socket-path", "--fd", "--listen", "--shared-dir", "--control", "--path"];
+const OF_THE_SUITE: [&str; 9] =
+    ["--socket", "-s", "--socket-path", "--fd", "--listen", "--shared-dir", "--control", "--path", "--lun"];
 
 /// What the suite says to fio. It says `time_based` as well, but a job may know better: one that must not go around twice.
 const FIO_OF_THE_SUITE: [&str; 11] = [
@@ -71,7 +71,7 @@ const FIO_OF_THE_SUITE: [&str; 11] = [
 ];
 
 /// What the suite says to a frontend.
-const FRONTEND_OF_THE_SUITE: [&str; 14] = [
+const FRONTEND_OF_THE_SUITE: [&str; 16] = [
     "socket",
     "server-pid",
     "server-cpus",
@@ -86,6 +86,8 @@ const FRONTEND_OF_THE_SUITE: [&str; 14] = [
     "against",
     "ours",
     "protocol",
+    "lun",
+    "reserve",
 ];
 
 /// Why data that is made up has no size of its own.
@@ -131,12 +133,12 @@ pub(super) fn is_made_up(server: &Server) -> bool {
 
 /// Whether it serves a volume, which `vringd volume` has to make.
 pub(super) fn is_volume(server: &Server) -> bool {
-    server.kind == ServerKind::VringdDisk && storage(server) == Some("volume")
+    server.kind.is_disk_of_ours() && storage(server) == Some("volume")
 }
 
 /// Whether it holds written data in memory behind an intent log.
 pub(super) fn has_log(server: &Server) -> bool {
-    is_volume(server) || (server.kind == ServerKind::VringdDisk && value(server, "--intent-log").is_some())
+    is_volume(server) || (server.kind.is_disk_of_ours() && value(server, "--intent-log").is_some())
 }
 
 /// Whether a server takes its options.
@@ -157,7 +159,7 @@ pub(super) fn of_server(server: &Server) -> Result<(), Wrong> {
             ServerKind::VringdDir | ServerKind::Vringd9p | ServerKind::Virtiofsd if OF_DISKS.contains(&name) => {
                 return refused(option, "only a disk has this: leave it out, or set server.kind to vringd-disk");
             }
-            ServerKind::VringdDisk if OF_DIRECTORIES.contains(&name) => {
+            ServerKind::VringdDisk | ServerKind::VringdScsi if OF_DIRECTORIES.contains(&name) => {
                 return refused(option, "only a directory has this: leave it out, or set server.kind to vringd-dir");
             }
             _ => {}

@@ -96,6 +96,7 @@ pub(super) struct RawGuest {
     pub(super) mount: String,
     pub(super) one_node: Option<Flag>,
     pub(super) instruction_clock: Option<Flag>,
+    pub(super) reserve: Option<Flag>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -164,6 +164,7 @@ fn configuration(expanded: &Expanded) -> Result<Configuration, Wrong> {
             mount: guest.mount,
             one_node: guest.one_node.is_some_and(|flag| flag.0),
             instruction_clock: guest.instruction_clock.is_some_and(|flag| flag.0),
+            reserve: guest.reserve.is_some_and(|flag| flag.0),
         },
         unsupported: raw.unsupported.filter(|reason| !reason.is_empty()),
     };

@@ -22,8 +22,8 @@ macro_rules! figures {
 }
 
 /// In the order of `bench list`: directories, disks, who executes, a peer, and the harness itself.
-static SHIPPED: [Shipped; 10] = shipped!(
-    "thread-pool" "virtiofs-vs-9p" "9p" "worker-per-vq" "vhost-blk" "zvol-threads" "database" "pool-or-inline" "virtiofsd" "equals"
+static SHIPPED: [Shipped; 11] = shipped!(
+    "thread-pool" "virtiofs-vs-9p" "9p" "worker-per-vq" "worker-per-vq-scsi" "vhost-blk" "zvol-threads" "database" "pool-or-inline" "virtiofsd" "equals"
 );
 
 static FIGURES: [(&str, &str); 6] = figures!(

@@ -40,7 +40,8 @@ fn figure(experiment: &Experiment, configuration: &str, workload: &str) -> f64 {
 fn every_shipped_experiment_reads_under_its_name() {
     let names: Vec<String> = shipped::all().unwrap().into_iter().map(|experiment| experiment.name).collect();
     assert_eq!(names, shipped::names().collect::<Vec<_>>());
-    for note in ["thread-pool", "virtiofs-vs-9p", "worker-per-vq", "vhost-blk", "zvol-threads", "pool-or-inline"] {
+    let notes = ["thread-pool", "virtiofs-vs-9p", "worker-per-vq", "worker-per-vq-scsi", "vhost-blk", "zvol-threads"];
+    for note in notes.into_iter().chain(["pool-or-inline"]) {
         assert!(shipped(note).published.is_some_and(|published| !published.figures.is_empty()), "{note}");
     }
 }
@@ -146,6 +147,44 @@ fn workers_are_compared_by_number_of_jobs() {
     }
     assert_eq!(figure(&experiment, "one-2", "randrw-batch-1"), 492.0);
     assert_eq!(figure(&experiment, "per-queue-16", "randrw-batch-16"), 2590.0);
+}
+
+#[test]
+fn workers_of_a_scsi_device_are_compared_in_every_place_and_with_a_reservation() {
+    let experiment = shipped("worker-per-vq-scsi");
+    assert_eq!(labelled(&experiment, "jobs"), ["1", "2", "4", "8", "12", "16"].into());
+    assert_eq!(labelled(&experiment, "place"), ["frontend", "qemu", "uml"].into());
+    assert_eq!(labelled(&experiment, "reservation"), ["held", "none"].into());
+    assert_eq!(experiment.configurations.len(), (3 * 2 + 1) * 2 * 6);
+    assert!(experiment.configurations.iter().all(|it| it.server.kind == ServerKind::VringdScsi));
+    for (place, of) in [("frontend", Place::Frontend), ("uml", Place::Uml), ("qemu", Place::Qemu)] {
+        for (jobs, depth) in [(1, "128"), (8, "128"), (12, "85"), (16, "64")] {
+            let free = named(&experiment, &format!("{place}-per-queue-{jobs}"));
+            let held = named(&experiment, &format!("{place}-reserved-per-queue-{jobs}"));
+            assert_eq!((free.place, experiment.baseline_of(free)), (of, &*format!("{place}-one-1")));
+            // A reservation is all that differs.
+            assert_eq!((held.guest.reserve, experiment.baseline_of(held)), (true, &*free.name));
+            assert_eq!(Guest { reserve: false, ..held.guest.clone() }, free.guest);
+            assert_eq!((&held.server, &held.data, held.place), (&free.server, &free.data, free.place));
+            let queues = if place == "uml" { jobs.min(8) } else { jobs };
+            assert_eq!((free.guest.queues, free.guest.processors), (queues, u32::from(queues)));
+            let [plain, batched] = [0, 1].map(|at| experiment.workloads[at].for_configuration(held));
+            assert_eq!((plain.fio["ioengine"].as_str(), plain.fio["iodepth"].as_str()), ("libaio", depth));
+            assert!(plain.fio.get("iodepth_batch_submit").is_none_or(String::is_empty));
+            assert_eq!((&*batched.fio["ioengine"], &*batched.fio["iodepth_batch_submit"]), ("io_uring", "16"));
+            assert_eq!((&batched.fio["numjobs"], &batched.frontend["queues"]), (&jobs.to_string(), &jobs.to_string()));
+        }
+        assert_eq!(figure(&experiment, &format!("{place}-one-2"), "randrw-batch-1"), 492.0);
+        assert_eq!(figure(&experiment, &format!("{place}-per-queue-16"), "randrw-batch-16"), 2590.0);
+    }
+    // Guests that are up at once share the image, which a disk in memory does not.
+    for configuration in &experiment.configurations {
+        assert_eq!(options(configuration).contains("--storage memory"), configuration.name.starts_with("frontend"));
+    }
+    // The same figures as the experiment with a virtio-blk device, and the same disk that takes its time.
+    let blk = shipped("worker-per-vq");
+    let of_sim = |it: &Experiment| named(it, "sim-per-queue-16").server.options.clone();
+    assert_eq!(of_sim(&experiment), of_sim(&blk));
 }
 
 #[test]

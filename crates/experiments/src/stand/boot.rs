@@ -88,6 +88,7 @@ fn device(
         ServerKind::VringdDisk | ServerKind::QemuStorageDaemon => {
             Device::Disk { socket: socket.ok_or_else(no_socket)?.to_owned(), queues }
         }
+        ServerKind::VringdScsi => Device::Scsi { socket: socket.ok_or_else(no_socket)?.to_owned(), queues },
         ServerKind::VringdDir => {
             Device::Directory { socket: socket.ok_or_else(no_socket)?.to_owned(), tag: tag.to_owned(), queues }
         }

@@ -11,16 +11,16 @@ use serde::Deserialize;
 
 use super::trouble::{one_line, reason};
 use super::{Data, Trouble};
-use crate::experiment::Options;
+use crate::experiment::{Options, ServerKind};
 use crate::record::Figures;
 
 /// One measurement.
 #[derive(Debug)]
 pub(super) struct Load<'a> {
     pub(super) vringd: &'a Path,
-    pub(super) is_disk: bool,
-    /// Whether a directory is served by 9p.
-    pub(super) is_9p: bool,
+    pub(super) kind: ServerKind,
+    /// Whether the frontend reserves the disk.
+    pub(super) reserve: bool,
     pub(super) socket: &'a Path,
     pub(super) server_pid: u32,
     pub(super) data: Option<&'a Data>,
@@ -64,7 +64,7 @@ impl Load<'_> {
             ("time", format!("{}ms", self.time.as_millis())),
             ("ramp", format!("{}ms", self.warm_up.as_millis())),
         ];
-        if !self.is_disk {
+        if !self.kind.is_disk() {
             // Its calls are counted after the figures were taken: that is another experiment.
             ours.push(("syscalls", "none".into()));
             ours.push(("rounds", "1".into()));
@@ -76,9 +76,12 @@ impl Load<'_> {
             }
         }
         let mut command = Command::new(self.vringd);
-        command.args(["bench", if self.is_disk { "disk" } else { "fs" }]);
-        if self.is_9p {
-            command.args(["--protocol", "9p"]);
+        command.args(["bench", if self.kind.is_disk() { "disk" } else { "fs" }]);
+        if let Some(protocol) = protocol(self.kind) {
+            command.args(["--protocol", protocol]);
+        }
+        if self.reserve {
+            command.arg("--reserve");
         }
         command.arg("--socket").arg(self.socket);
         command.arg("--server-pid").arg(self.server_pid.to_string());
@@ -99,6 +102,14 @@ impl Load<'_> {
         }
         command
     }
+}
+
+/// What the frontend is to speak where that is not what it speaks anyway.
+fn protocol(kind: ServerKind) -> Option<&'static str> {
+    if kind.is_9p() {
+        return Some("9p");
+    }
+    kind.is_scsi().then_some("scsi")
 }
 
 /// What `bench disk` writes, and what `bench fs` writes a job.

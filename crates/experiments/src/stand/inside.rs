@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use guest::Output;
 
-use super::{Data, Trouble, is_disk, last_line};
+use super::{Data, Trouble, last_line};
 use crate::experiment::{Configuration, Place, Workload};
 use crate::record::Figures;
 use crate::stand::data::file_name;
@@ -23,6 +23,12 @@ const ENODEV: i32 = 19;
 const EINVAL: i32 = 22;
 const ENOSYS: i32 = 38;
 const EOPNOTSUPP: i32 = 95;
+
+/// Registers with a disk of a SCSI device, and takes a reservation, Write Exclusive: `$name`, which may have something else to tell at first.
+const RESERVE: &str = "pr() { sg_persist --no-inquiry --out \"$@\" \"/dev/$name\" >/dev/null; }\n\
+     command -v sg_persist >/dev/null || { echo 'sg_persist was not found in the guest: install sg3-utils there' >&2; exit 1; }\n\
+     pr --register-ignore --param-sark=0xbe9c4 || pr --register-ignore --param-sark=0xbe9c4\n\
+     pr --reserve --param-rk=0xbe9c4 --prout-type=1\n";
 
 /// Words of fio that say the same.
 const UNSUPPORTED: [&str; 3] = ["not loadable", "does not support direct", "is not supported"];
@@ -49,7 +55,7 @@ pub(super) enum Expected {
 impl Plan<'_> {
     /// A script that finds the disk and prints its path, or mounts the directory.
     pub(super) fn prepare(&self) -> (String, Expected) {
-        if is_disk(self.configuration.server.kind) {
+        if self.configuration.server.kind.is_disk() {
             return (self.find_disk(), Expected::Disk);
         }
         let target = files(self.mountpoint.to_owned(), self.data);
@@ -58,6 +64,7 @@ impl Plan<'_> {
 
     fn find_disk(&self) -> String {
         let known: String = self.disks_before.iter().map(|name| format!("{}|", quoted(name))).collect();
+        let reserve = if self.configuration.guest.reserve { RESERVE } else { "" };
         // Our own guests have one disk; a person's guest had others before. Without a scheduler of the guest between,
         // as every distribution has it for virtio disks with several queues.
         format!(
@@ -67,6 +74,7 @@ impl Plan<'_> {
              case \"$name\" in {known}'') continue ;; esac\n\
              [ -b \"/dev/$name\" ] || continue\n\
              echo none 2>/dev/null >\"$path/queue/scheduler\" || :\n\
+             {reserve}\
              echo \"/dev/$name\"\nexit 0\n\
              done\n\
              looks=$((looks + 1))\n\

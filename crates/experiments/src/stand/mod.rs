@@ -289,8 +289,8 @@ impl Stand {
         server.revive()?;
         let load = frontend::Load {
             vringd: &self.site.vringd,
-            is_disk: is_disk(self.configuration.server.kind),
-            is_9p: self.configuration.server.kind.is_9p(),
+            kind: self.configuration.server.kind,
+            reserve: self.configuration.guest.reserve,
             socket: server.socket(),
             server_pid: server.id(),
             data: self.data.as_ref(),
@@ -360,11 +360,6 @@ fn check(site: &Site, configuration: &Configuration) -> Result<(), Trouble> {
         _ => return Ok(()),
     };
     Err(Trouble::Unsupported(why.into()))
-}
-
-/// Whether it serves a disk; else it serves a directory.
-fn is_disk(kind: ServerKind) -> bool {
-    matches!(kind, ServerKind::VringdDisk | ServerKind::QemuStorageDaemon | ServerKind::QemuVirtioBlk)
 }
 
 /// Seconds of an experiment as a duration; what is none is no time.

@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::stand_support::{Bench, configuration, experiment, fio, frontend, own_files};
-use experiments::experiment::{Configuration, DropCaches, Experiment, Medium, Place, ServerKind, Workload};
+use experiments::experiment::{Configuration, DropCaches, Experiment, Guest, Medium, Place, ServerKind, Workload};
 use experiments::record::Figures;
 use experiments::stand::{Data, Stand, Trouble};
 
@@ -102,6 +102,8 @@ fn disks_in_uml() {
     for (kind, options, medium) in [
         (ServerKind::VringdDisk, vec![], Medium::Disk),
         (ServerKind::VringdDisk, vec!["--storage", "sim", "--size", "64M"], Medium::None),
+        (ServerKind::VringdScsi, vec!["--storage", "memory", "--workers", "per-queue"], Medium::Memory),
+        (ServerKind::VringdScsi, vec!["--storage=sim", "--size=64M"], Medium::None),
         (ServerKind::QemuStorageDaemon, vec!["aio=threads"], Medium::Disk),
     ] {
         let configuration = configuration(Place::Uml, kind, &options, (medium, 1, 16));
@@ -109,6 +111,20 @@ fn disks_in_uml() {
         let figures = check(&results[0], 4.0);
         assert!(figures.server_cpu_s.is_some(), "{figures:?}");
         assert!(matches!(results[1], Err(Trouble::Unsupported(_))), "{:?}", results[1]);
+    }
+}
+
+/// Behind a device of each place, with a reservation of its own that lets it do everything.
+#[test]
+fn disks_of_scsi_devices_that_are_reserved() {
+    let bench = Bench::new();
+    let direct: &[(&str, &str)] =
+        &[("rw", "randrw"), ("bs", "4k"), ("ioengine", "libaio"), ("iodepth", "8"), ("direct", "1")];
+    for place in [Place::Frontend, Place::Uml, Place::Qemu] {
+        let mut reserved = configuration(place, ServerKind::VringdScsi, &[], (Medium::Memory, 1, 16));
+        reserved.guest = Guest { reserve: true, queues: 2, processors: 2, ..reserved.guest };
+        let mixed = Workload { fio: fio("", 1, direct).fio, ..frontend("mixed", &[("rw", "randrw"), ("bs", "4K")]) };
+        check(&measure(&bench, &reserved, &[mixed.clone(), mixed])[1], 4.0);
     }
 }
 
@@ -158,6 +174,8 @@ fn frontends() {
     for (kind, options, medium) in [
         (ServerKind::VringdDisk, vec!["--storage", "memory"], Medium::Memory),
         (ServerKind::VringdDisk, vec!["--storage", "sim", "--size", "64M"], Medium::None),
+        (ServerKind::VringdScsi, vec![], Medium::Disk),
+        (ServerKind::VringdScsi, vec!["--storage", "sim", "--size", "64M"], Medium::None),
         (ServerKind::QemuStorageDaemon, vec![], Medium::Disk),
     ] {
         let configuration = configuration(Place::Frontend, kind, &options, (medium, 1, 16));
@@ -225,7 +243,7 @@ fn several_stands_share_one_image() {
     let kinds = [
         (Place::Uml, ServerKind::VringdDisk),
         (Place::Uml, ServerKind::QemuStorageDaemon),
-        (Place::Uml, ServerKind::VringdDisk),
+        (Place::Uml, ServerKind::VringdScsi),
         (Place::Qemu, ServerKind::QemuVirtioBlk),
         (Place::Qemu, ServerKind::QemuVirtioBlk),
     ];

@@ -21,11 +21,16 @@ const COMMANDS: u32 = 1024;
 /// A cell: jobs, batched or plain, and who serves them.
 #[must_use]
 pub fn vhost_cell(jobs: u32, batched: bool, placing: Placing) -> Scenario {
+    cell(Costs::vhost_note(), jobs, batched, placing)
+}
+
+/// The same at other costs.
+pub(super) fn cell(costs: Costs, jobs: u32, batched: bool, placing: Placing) -> Scenario {
     let depth = 128.min(COMMANDS / jobs.max(1));
     let batch = if batched { BATCH } else { 1 };
     let settles = matches!(placing, Placing::Policy(_));
     Scenario {
-        costs: Costs::vhost_note(),
+        costs,
         host: Host::cores(16),
         clients: (0..jobs).map(|_| Client::busy(0, depth, batch)).collect(),
         placing,

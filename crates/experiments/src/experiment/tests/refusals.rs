@@ -263,9 +263,24 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("--storage sim --size 1G", "--storage volume", "data.medium: a volume is a file: set it to disk or memory"),
     ("--direct", "--path /x", "server.options: --path: the suite gives this: leave it out"),
     (
+        "\"vringd-disk\", options = [\"--direct\"]",
+        "\"vringd-scsi\", options = [\"--lun 0=/x\"]",
+        "server.options: --lun: the suite gives this: leave it out",
+    ),
+    (
+        "\"vringd-disk\", options = [\"--storage sim --size 1G",
+        "\"vringd-scsi\", options = [\"--storage memory --size 1G",
+        "data.medium: behind a SCSI device only sim and null make data up: set it to disk or memory",
+    ),
+    (
+        "place = \"uml\"",
+        "place = \"uml\"\nguest = { reserve = true }",
+        "guest.reserve: only a disk of a SCSI device is reserved: leave it out, or set server.kind to vringd-scsi",
+    ),
+    (
         "--storage sim --size 1G",
         "--size 1G",
-        "data.medium: only vringd-disk makes data up: add --storage sim, null or memory",
+        "data.medium: only vringd-disk and vringd-scsi make data up: add --storage sim, null or memory",
     ),
     (
         "\"disk\", size_mib = 64 }\nserver = { kind = \"vringd-disk\", options = [\"--direct\"]",
@@ -292,6 +307,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("iodepth = \"{depth}\"", "bs = \"4k\\nfilename=/x\"", "fio.bs: the value is one line of text"),
     (" depth = \"{depth}\"", " --depth = \"{depth}\"", "frontend.--depth: an option is named without dashes before it"),
     (" depth = \"{depth}\"", " json = \"-\"", "frontend.json: the suite gives this"),
+    (" depth = \"{depth}\"", " reserve = true", "frontend.reserve: the suite gives this"),
     // Published figures.
     ("figures.csv", "none.csv", "mine.toml: [published] file: none.csv: gone"),
     ("unit = \"IOPS\"", "unti = \"IOPS\"", "mine.toml: published.unti: is not known: use one of `source`"),

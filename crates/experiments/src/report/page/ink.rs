@@ -86,7 +86,7 @@ fn distinct(at: usize, count: usize, mark: usize) -> Ink {
 fn hue_of(kind: ServerKind) -> Option<usize> {
     match kind {
         ServerKind::None => None,
-        ServerKind::VringdDisk | ServerKind::VringdDir | ServerKind::Vringd9p => Some(0),
+        ServerKind::VringdDisk | ServerKind::VringdScsi | ServerKind::VringdDir | ServerKind::Vringd9p => Some(0),
         ServerKind::Virtiofsd | ServerKind::QemuStorageDaemon => Some(1),
         ServerKind::Qemu9p => Some(2),
         ServerKind::QemuVirtioBlk => Some(3),

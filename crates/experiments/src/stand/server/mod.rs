@@ -87,7 +87,7 @@ impl Server {
         }
         let (name, line) = match order.server.kind {
             ServerKind::None | ServerKind::QemuVirtioBlk | ServerKind::Qemu9p => return Ok(None),
-            ServerKind::VringdDisk => ("vringd", vringd::disk(site, order, &socket)?),
+            ServerKind::VringdDisk | ServerKind::VringdScsi => ("vringd", vringd::disk(site, order, &socket)?),
             ServerKind::VringdDir | ServerKind::Vringd9p => ("vringd", vringd::directory(site, order, &socket)?),
             ServerKind::Virtiofsd => ("virtiofsd", virtiofsd::line(site, order, &socket)?),
             ServerKind::QemuStorageDaemon => ("qemu-storage-daemon", storage_daemon::line(site, order, &socket)?),

@@ -7,13 +7,15 @@ use super::{Order, SANDBOX, control_socket, data, give, has};
 use crate::experiment::{Medium, ServerKind};
 use crate::stand::{Site, Trouble};
 
-/// Name of the disk, which is the default.
+/// Name of the export, which is the default for a disk.
 pub(super) const EXPORT: &str = "disk";
 
-/// `vringd disk`.
+/// `vringd disk`, or `vringd scsi` with that disk.
 pub(super) fn disk(site: &Site, order: &Order<'_>, socket: &Path) -> Result<Vec<OsString>, Trouble> {
     let options = &order.server.options;
-    let mut line: Vec<OsString> = vec![site.vringd.clone().into(), "disk".into(), "--socket".into(), socket.into()];
+    let is_scsi = order.server.kind.is_scsi();
+    let device = if is_scsi { "scsi" } else { "disk" };
+    let mut line: Vec<OsString> = vec![site.vringd.clone().into(), device.into(), "--socket".into(), socket.into()];
     give(&mut line, options, "--queues", order.queues.to_string());
     // All configurations of an experiment serve one image, and one of them is measured at a time.
     if storage(options) == "file" && !has(options, &["--no-lock"]) {
@@ -26,11 +28,43 @@ pub(super) fn disk(site: &Site, order: &Order<'_>, socket: &Path) -> Result<Vec<
     if order.server.has_log() {
         line.extend(["--control".into(), control_socket(order.scratch).into()]);
     }
-    line.extend(options.iter().map(OsString::from));
-    if order.medium != Medium::None {
-        line.push(data(order, "vringd disk")?.image().into());
+    let image = match order.medium {
+        Medium::None => None,
+        Medium::Disk | Medium::Memory => Some(data(order, &format!("vringd {device}"))?.image()),
+    };
+    if is_scsi {
+        give(&mut line, options, "--name", EXPORT);
+        let (of_disk, of_device) = of_disk(options);
+        line.extend(of_device.into_iter().map(OsString::from));
+        line.extend(["--lun".into(), lun(&of_disk, image.as_deref())]);
+    } else {
+        line.extend(options.iter().map(OsString::from));
+        line.extend(image.map(OsString::from));
     }
     Ok(line)
+}
+
+/// The disk of a SCSI device, whose kind and size `vringd scsi` is told with its LUN.
+fn lun(of_disk: &[String], image: Option<&Path>) -> OsString {
+    let mut lun = OsString::from(format!("0={}:", storage(of_disk)));
+    match image {
+        Some(image) => lun.push(image),
+        None => lun.push(value(of_disk, "--size").unwrap_or_default()),
+    }
+    lun
+}
+
+/// The options that say what a disk's storage is and how large, and all others.
+fn of_disk(options: &[String]) -> (Vec<String>, Vec<String>) {
+    let (mut of_disk, mut others) = (Vec::new(), Vec::new());
+    let mut is_value = false;
+    for option in options {
+        let is_of_disk = ["--storage", "--size"].contains(&option.split('=').next().unwrap_or_default());
+        let list = if is_of_disk || is_value { &mut of_disk } else { &mut others };
+        list.push(option.clone());
+        is_value = is_of_disk && !option.contains('=');
+    }
+    (of_disk, others)
 }
 
 /// `vringd dir`, by the protocol that the kind of server says.
@@ -49,16 +83,21 @@ pub(super) fn directory(site: &Site, order: &Order<'_>, socket: &Path) -> Result
     Ok(line)
 }
 
-/// What stands behind a disk: the last one given, as the command line has it.
+/// What stands behind a disk.
 fn storage(options: &[String]) -> &str {
+    value(options, "--storage").unwrap_or("file")
+}
+
+/// What an option says: the last one given, as the command line has it.
+fn value<'a>(options: &'a [String], name: &str) -> Option<&'a str> {
     let values = options.iter().zip(options.iter().skip(1).map(Some).chain([None])).filter_map(|(option, next)| {
-        match option.strip_prefix("--storage") {
+        match option.strip_prefix(name) {
             Some("") => next.map(String::as_str),
             Some(rest) => rest.strip_prefix('='),
             None => None,
         }
     });
-    values.last().unwrap_or("file")
+    values.last()
 }
 
 #[cfg(test)]
@@ -76,5 +115,20 @@ mod tests {
         assert_eq!(of(&["--storage=sim"]), "sim");
         assert_eq!(of(&["--storage"]), "file");
         assert_eq!(of(&["--storages", "x"]), "file");
+    }
+
+    #[test]
+    fn the_disk_of_a_scsi_device_is_told_with_its_lun() {
+        let of = |words: &str, image: Option<&str>| {
+            let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
+            let (of_disk, others) = of_disk(&words);
+            (lun(&of_disk, image.map(Path::new)).into_string().unwrap(), others.join(" "))
+        };
+        let (lun, others) = of("--direct --workers 2", Some("/i"));
+        assert_eq!((&*lun, &*others), ("0=file:/i", "--direct --workers 2"));
+        let (lun, others) = of("--storage memory --workers=one", Some("/dev/shm/i"));
+        assert_eq!((&*lun, &*others), ("0=memory:/dev/shm/i", "--workers=one"));
+        let (lun, others) = of("--storage=sim --channels 8 --size 512M --poll off", None);
+        assert_eq!((&*lun, &*others), ("0=sim:512M", "--channels 8 --poll off"));
     }
 }

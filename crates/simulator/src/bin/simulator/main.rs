@@ -8,17 +8,19 @@ use values::Favour;
 
 const USAGE: &str = "usage: cargo run --release -p simulator -- COMMAND
   vhost                   the vhost note's two tables beside the simulated ones
+  jobs                    the note's loads on a virtio-blk device and on a SCSI device of ours, in memory
   policy PROCESSORS…      the policy against fixed placements
   balance PROCESSORS…     the same with the default of what is favoured alone
   why LOAD PROCESSORS     what the policy does about an even, zipf or bursty load, and why
   together                workers and clients on the same processors
   phases                  loads that change every few seconds
-  validate VRINGD-BENCH   measures with that program, and compares";
+  validate VRINGD-BENCH [scsi]  measures with that program, a SCSI device if so, and compares";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["vhost"] => print!("{}", tables::vhost()),
+        ["jobs"] => print!("{}", tables::jobs()),
         [command @ ("policy" | "balance"), numbers @ ..] => {
             let processors: Vec<u16> = numbers.iter().filter_map(|it| it.parse().ok()).collect();
             let favours: &[Favour] = if *command == "policy" { &Favour::ALL } else { &[Favour::Balance] };
@@ -44,13 +46,15 @@ fn main() -> ExitCode {
                 println!("{}", tables::phases_table(processors, &all));
             }
         }
-        ["validate", program] => match validate::validate(program) {
-            Ok(text) => print!("{text}"),
-            Err(error) => {
-                eprintln!("{error}");
-                return ExitCode::FAILURE;
+        ["validate", program, rest @ ..] if matches!(rest, [] | ["scsi"]) => {
+            match validate::validate(program, !rest.is_empty()) {
+                Ok(text) => print!("{text}"),
+                Err(error) => {
+                    eprintln!("{error}");
+                    return ExitCode::FAILURE;
+                }
             }
-        },
+        }
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

@@ -34,14 +34,14 @@ struct Measured {
     client_ns: f64,
 }
 
-pub(crate) fn validate(program: &str) -> Result<String, String> {
+pub(crate) fn validate(program: &str, is_scsi: bool) -> Result<String, String> {
     let mut text = format!(
         "{:<46}{:>8}{:>8}{:>11}{:>7}{:>13}{:>11}{:>7}{:>13}\n",
         "null, 4 KiB", "median", "best", "simulated", "ratio", "server ns", "simulated", "ratio", "client ns"
     );
     for cell in &CELLS {
-        let measured = measure(program, cell)?;
-        let simulated = run(&scenario(cell));
+        let measured = measure(program, cell, is_scsi)?;
+        let simulated = run(&scenario(cell, is_scsi));
         let who = if cell.per_queue { "a worker per queue" } else { "one worker" };
         let name = format!("{} CPU, {} queue, depth {}, {who}", cell.processors, cell.queues, cell.depth);
         let server_ns = 1e9 / simulated.rate_per_cpu().max(1.0);
@@ -60,9 +60,9 @@ pub(crate) fn validate(program: &str) -> Result<String, String> {
     Ok(text)
 }
 
-fn scenario(cell: &Cell) -> Scenario {
+fn scenario(cell: &Cell, is_scsi: bool) -> Scenario {
     Scenario {
-        costs: Costs::here(),
+        costs: if is_scsi { Costs::here().over_scsi() } else { Costs::here() },
         host: Host::together(cell.processors),
         clients: (0..cell.queues).map(|_| Client::busy(0, cell.depth, 64)).collect(),
         placing: Placing::Workers(if cell.per_queue { cell.queues } else { 1 }),
@@ -72,12 +72,15 @@ fn scenario(cell: &Cell) -> Scenario {
     }
 }
 
-fn measure(program: &str, cell: &Cell) -> Result<Measured, String> {
+fn measure(program: &str, cell: &Cell, is_scsi: bool) -> Result<Measured, String> {
     let workers = if cell.per_queue { "per-queue" } else { "one" };
-    let ours = format!("--storage null --size 64M --queues {} --workers {workers}", cell.queues);
+    let (protocol, disk) =
+        if is_scsi { ("scsi", "--lun 0=null:64M") } else { ("vhost-user", "--storage null --size 64M") };
+    let ours = format!("{disk} --queues {} --workers {workers}", cell.queues);
     let (queues, depth) = (cell.queues.to_string(), cell.depth.to_string());
     let mut command = Command::new(program);
-    command.args(["bench", "disk", "--ours", &ours, "--queues", &queues, "--depth", &depth, "--rounds", ROUNDS]);
+    command.args(["bench", "disk", "--protocol", protocol, "--ours", &ours]);
+    command.args(["--queues", &queues, "--depth", &depth, "--rounds", ROUNDS]);
     command.args(["--time", "300ms", "--ramp", "100ms", "--log-level", "error", "--json", "-"]);
     if cell.processors == 1 {
         command.args(["--server-cpus", "0", "--load-cpus", "0"]);
