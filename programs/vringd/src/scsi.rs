@@ -142,9 +142,9 @@ mod tests {
 
     #[test]
     fn what_has_no_image_has_a_size() {
-        let (export, disks) =
+        let (export, mut disks) =
             read("--socket /s --lun 0=sim:512M --lun 1=sim:1G --read-latency 100us --channels 1024").unwrap();
-        assert!(disks.iter().all(|disk| disk.storage.kind() == "sim" && disk.storage.paths().is_empty()));
+        assert!(disks.iter_mut().all(|disk| disk.storage.kind() == "sim" && disk.storage.paths().is_empty()));
         // Its serial number is the disk's name.
         assert!(export.luns.iter().all(|unit| unit.serial.is_none()));
         export.check().unwrap();

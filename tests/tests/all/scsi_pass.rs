@@ -20,7 +20,7 @@ sg_of() { for device in /sys/class/scsi_generic/*; do case $(cat $device/device/
 wait_for() { n=0; until eval "$1"; do n=$((n + 1)); [ $n -lt 600 ] || { echo "never: $1"; cat /tmp/*.log; exit 9; }; sleep 0.1; done; }
 # What comes of a command: response, status, residual, sense data, data.
 is() { wanted=$1; shift; got=$(/mnt/scsi_tool "$@"); case $got in $wanted) ;; *) echo "$*: $got instead of $wanted"; cat /tmp/*.log; exit 9 ;; esac; }
-refused() { wanted=$1; shift; status=0; said=$("$@" 2>&1) || status=$?; [ $status = 2 ] && case $said in *$wanted*) ;; *) false ;; esac || { echo "$*: $status: $said"; exit 9; }; }
+refused() { expected=$1 wanted=$2; shift 2; status=0; said=$("$@" 2>&1) || status=$?; [ $status = $expected ] && case $said in *$wanted*) ;; *) false ;; esac || { echo "$*: $status: $said"; exit 9; }; }
 serve() { name=$1; shift; /mnt/vringd scsi --socket /tmp/$name.sock --control /tmp/$name.control "$@" >/tmp/$name.log 2>&1 & wait_for "[ -S /tmp/$name.sock ]"; }
 ended() { kill $1; wait $1 || true; }
 
@@ -42,7 +42,7 @@ data=$(od -An -v -tx1 /tmp/data | tr -d ' \n')
 is '0 0 0 - -' /tmp/pass.sock 0 2a000000004000000800 --out /tmp/data
 is "0 0 0 - $data" /tmp/pass.sock 0 28000000004000000800 --in 4096
 dd if=$block bs=512 skip=64 count=8 iflag=direct status=none | cmp - /tmp/data
-/mnt/vringd-bench bench disk /tmp/pass.sock --protocol scsi --rw randrw --verify --bs 4k --depth 8 --time 3s >/tmp/bench.log
+/mnt/vringd-bench bench disk --socket /tmp/pass.sock --protocol scsi --rw randrw --verify --bs 4k --depth 8 --time 3s >/tmp/bench.log
 # Reservations are the device's.
 printf '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\241\0\0\0\0\0\0\0\0' >/tmp/register
 is '0 0 0 - -' /tmp/pass.sock 0 5f000000000000001800 --out /tmp/register
@@ -54,13 +54,13 @@ is '0 2 * ??0005*21*' /tmp/pass.sock 1 28007fffffff00000100 --in 512
 # What reaches beyond the device is not sent.
 is '0 2 * ??0005*20*' /tmp/pass.sock 1 83000000000000000000000000000000
 # Nobody else has it: no other daemon, and not the host.
-refused 'is in use' /mnt/vringd scsi --socket /tmp/other.sock --lun 0=sg:$ours
+refused 2 'is in use' /mnt/vringd scsi --socket /tmp/other.sock --lun 0=sg:$ours
 ! mount $block /media 2>/dev/null
-refused 'only a unit of a SCSI device' /mnt/vringd disk --socket /tmp/other.sock --storage sg $ours || refused 'passes SCSI commands through' /mnt/vringd disk --socket /tmp/other.sock --storage sg $ours
+refused 2 'passes SCSI commands through' /mnt/vringd disk --socket /tmp/other.sock --storage sg $ours
 # The next program goes on with the same descriptor.
 /mnt/vringd ctl --control /tmp/pass.control upgrade
 is "0 0 0 - $data" /tmp/pass.sock 0 28000000004000000800 --in 4096
-refused 'is in use' /mnt/vringd scsi --socket /tmp/other.sock --lun 0=sg:$ours
+refused 2 'is in use' /mnt/vringd scsi --socket /tmp/other.sock --lun 0=sg:$ours
 /mnt/vringd ctl --control /tmp/pass.control lun list scsi | grep sg
 ended $pass
 
@@ -73,7 +73,7 @@ is '0 2 * ??0007*27*' /tmp/reader.sock 0 5f000000000000001800 --out /tmp/registe
 ended $reader
 
 # Reservations by way of QEMU's helper.
-refused 'cannot connect to the helper' /mnt/vringd scsi --socket /tmp/other.sock --lun 0=sg:$ours --pr-helper /tmp/helper.sock
+refused 1 'cannot connect to the helper' /mnt/vringd scsi --socket /tmp/other.sock --lun 0=sg:$ours --pr-helper /tmp/helper.sock
 qemu-pr-helper -k /tmp/helper.sock >/tmp/helper.log 2>&1 &
 helper=$!
 wait_for '[ -S /tmp/helper.sock ]'
