@@ -38,8 +38,9 @@ fn a_scsi_command_takes_more_of_a_worker_and_scales_as_a_request_of_a_disk_does(
     for workers in [0, 1] {
         assert!((0.85..0.95).contains(&(scsi[workers] / blk[workers])), "{blk:?} {scsi:?}");
     }
+    // More than twice: with half the requests each, workers batch otherwise.
     for [one, two] in [blk, scsi] {
-        assert!((1.9..=2.05).contains(&(two / one)), "{blk:?} {scsi:?}");
+        assert!((1.9..=2.4).contains(&(two / one)), "{blk:?} {scsi:?}");
     }
 }
 

@@ -166,7 +166,7 @@ fn disks_are_added_used_resized_and_removed() {
         ("export add c --socket /c --disk base --null 1G", "error: the argument '--disk <NAME>' cannot be used with"),
         ("export add --file x.toml --disk base", "--file: describes exports as a whole"),
         ("disk add c --rbd p/i@", "--rbd: `p/i@` is no image: write POOL/IMAGE"),
-        ("disk add c", "storage: is missing: give --image, --volume, --qcow2, --rbd, --memory, --null or --sim"),
+        ("disk add c", "storage: is missing: give --image, --volume, --qcow2, --rbd, --sg, --memory, --null or --sim"),
         ("disk add c --null 1G --direct", "--direct: has no meaning for storage null"),
         ("disk add c --null 1G --serial X", "error: unexpected argument '--serial'"),
         ("disk add c --null 1000", "storage.size: "),
@@ -272,7 +272,7 @@ fn exports_are_added_from_options() {
         assert_eq!(status, 2, "{wrong}: {text}");
         assert!(text.starts_with("error: ") || text.starts_with("--"), "{wrong}: {text}");
     }
-    let none = "storage: is missing: give --image, --volume, --qcow2, --rbd, --memory, --null or --sim";
+    let none = "storage: is missing: give --image, --volume, --qcow2, --rbd, --sg, --memory, --null or --sim";
     assert_eq!(ctl(&served, "export add c --socket /s"), (2, none.into()));
     let zero = "queues: must be 1 to 256, not 0";
     assert_eq!(ctl(&served, "export add c --socket /s --null 1G --queues 0"), (2, zero.into()));
