@@ -46,7 +46,7 @@ pub(crate) fn take(image: &Image, spec: &Spec, user: &str) -> Result<Held, RbdEr
 }
 
 /// Gives the lock up. What is left behind where that fails is what a killed daemon leaves.
-pub(crate) fn give_up(image: &Image, spec: &Spec, lock: Held) {
+pub(crate) fn give_up(image: &Image, spec: &Spec) {
     let removed = match image.remove_metadata(KEY) {
         // Nothing was signed.
         Err(Errno(libc::ENOENT)) => Ok(()),
@@ -55,7 +55,6 @@ pub(crate) fn give_up(image: &Image, spec: &Spec, lock: Held) {
     if let Err(errno) = removed.and(image.unlock()) {
         tracing::warn!(image = %spec, error = %errno.words(), "the lock of an image could not be given up: it lapses within 30 s");
     }
-    drop(lock);
 }
 
 fn owner(image: &Image, spec: &Spec) -> Result<Option<String>, RbdError> {

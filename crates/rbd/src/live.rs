@@ -6,14 +6,15 @@
 //! looked at again from time to time.
 
 use crate::ffi::{Errno, Image, Opening};
+use crate::held::Held;
 use crate::open::OpenImage;
 use crate::spec::Spec;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread::Builder;
-use std::time::Duration;
+use std::thread::{Builder, JoinHandle, sleep};
+use std::time::{Duration, Instant};
 use storage::Action;
 use storage::kit::{Jobs, WORK};
 
@@ -21,10 +22,15 @@ use storage::kit::{Jobs, WORK};
 const UNTOLD_EVERY: Duration = Duration::from_secs(5);
 /// How often one is looked at of whose changes the cluster tells: a client that it has lost for half a minute has no watch meanwhile.
 const TOLD_EVERY: Duration = Duration::from_secs(30);
+/// How long an image that is being looked at may keep whoever closes it: a cluster that does not answer has it then.
+const END_PATIENCE: Duration = Duration::from_secs(5);
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
 
 /// An open image, and what is known of it.
 pub(crate) struct Live {
     pub(crate) image: Image,
+    /// That it may be written. Behind the image, which is closed before: until then its lock is ours.
+    held: Option<Held>,
     spec: Spec,
     opening: Opening,
     /// Which snapshot is served.
@@ -33,29 +39,38 @@ pub(crate) struct Live {
     is_gone: AtomicBool,
     /// Held while the size is asked for or changed, until it is known: no older answer comes behind a newer one.
     sizing: Mutex<()>,
+    /// What has kept us from asking for it, as it was told last; 0 for nothing.
+    told: AtomicI32,
 }
 
 impl Live {
     /// What has been opened just now.
     pub(crate) fn of(opened: OpenImage, spec: &Spec) -> Arc<Live> {
-        let OpenImage { mut image, bytes, opening, snapshot_id, .. } = opened;
+        let OpenImage { mut image, bytes, opening, snapshot_id, lock: held, .. } = opened;
         let live = Arc::new_cyclic(|live: &Weak<Live>| {
             if opening == Opening::Watched {
                 follow(&mut image, live.clone(), spec);
             }
             Live {
                 image,
+                held,
                 spec: spec.clone(),
                 opening,
                 snapshot_id,
                 capacity_bytes: AtomicU64::new(whole_sectors(bytes)),
                 is_gone: AtomicBool::new(false),
                 sizing: Mutex::default(),
+                told: AtomicI32::new(0),
             }
         });
         // What was changed before anybody was told of changes.
         live.ask();
         live
+    }
+
+    /// Whether it may be written.
+    pub(crate) fn is_locked(&self) -> bool {
+        self.held.is_some()
     }
 
     /// Bytes that a guest can have.
@@ -128,13 +143,18 @@ impl Live {
         let image = &self.spec;
         match seen {
             Ok(bytes) => {
+                self.told.store(0, Ordering::Relaxed);
                 let before_bytes = self.capacity_bytes.swap(bytes, Ordering::AcqRel);
                 if before_bytes != bytes {
                     tracing::info!(%image, before_bytes, bytes, "the size of an image has changed: `vringd ctl disk resize` tells the guest");
                 }
             }
             Err(Errno(libc::ENOENT)) => self.lose(),
-            Err(errno) => tracing::warn!(%image, error = %errno.words(), "an image cannot be asked for its size"),
+            // Once, and not every few seconds.
+            Err(errno) if self.told.swap(errno.0, Ordering::Relaxed) != errno.0 => {
+                tracing::warn!(%image, error = %errno.words(), "an image cannot be asked for its size");
+            }
+            Err(_) => {}
         }
     }
 
@@ -179,7 +199,19 @@ fn follow(image: &mut Image, live: Weak<Live>, spec: &Spec) {
 
 /// A thread that looks at an image again from time to time, while this is there.
 pub(crate) struct Look {
-    _ends: Sender<()>,
+    ends: Option<Sender<()>>,
+    thread: JoinHandle<()>,
+}
+
+impl Drop for Look {
+    /// Waits, for a while, until it has let go of the image: whoever says that this is closed means it.
+    fn drop(&mut self) {
+        self.ends = None;
+        let start = Instant::now();
+        while !self.thread.is_finished() && start.elapsed() < END_PATIENCE {
+            sleep(LOOK_AGAIN_AFTER);
+        }
+    }
 }
 
 impl Live {
@@ -195,8 +227,9 @@ impl Live {
         };
         let (ends, ended) = channel();
         let live = Arc::downgrade(self);
-        Builder::new().name("rbd-look".to_owned()).spawn(move || keep_looking(&live, &id, every, &ended))?;
-        Ok(Some(Look { _ends: ends }))
+        let thread = Builder::new().name("rbd-look".to_owned());
+        let thread = thread.spawn(move || keep_looking(&live, &id, every, &ended))?;
+        Ok(Some(Look { ends: Some(ends), thread }))
     }
 }
 

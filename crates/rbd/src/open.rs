@@ -170,9 +170,12 @@ pub(crate) fn open(options: &RbdOptions, client: Cluster, is_wanted: &dyn Fn() -
             image,
         }),
         stat => {
-            if let Some(lock) = lock {
-                guard::give_up(&image, &spec, lock);
+            if lock.is_some() {
+                guard::give_up(&image, &spec);
             }
+            // It is ours until the image is closed.
+            drop(image);
+            drop(lock);
             Err(match stat {
                 Ok(stat) => RbdError::Empty { spec: spec.to_string(), bytes: stat.bytes },
                 Err(errno) => RbdError::failed(&spec, "read its size")(errno),

@@ -4,7 +4,6 @@ use crate::budget::Budget;
 use crate::error::RbdError;
 use crate::ffi::{Cluster, Flight, Library, Parked, Ready};
 use crate::guard;
-use crate::held::Held;
 use crate::live::{Live, Look};
 use crate::open::{OpenImage, client, open};
 use crate::openings::{OPENINGS, Place};
@@ -29,7 +28,7 @@ const OPEN_PATIENCE: Duration = Duration::from_secs(30);
 pub struct RbdStorage {
     live: Arc<Live>,
     /// Looks again from time to time.
-    _look: Option<Look>,
+    look: Option<Look>,
     budget: Arc<Budget<Parked>>,
     jobs: Jobs,
     spec: Spec,
@@ -37,8 +36,6 @@ pub struct RbdStorage {
     object_bytes: u32,
     discard_bytes: u32,
     cached: bool,
-    /// That it may be written.
-    lock: Option<Held>,
     /// The last error that was told of, by its number: others of it are as many as requests.
     told: AtomicI32,
 }
@@ -88,8 +85,7 @@ impl RbdStorage {
     }
 
     fn open_here(options: &RbdOptions, client: Cluster, is_wanted: &dyn Fn() -> bool) -> Result<RbdStorage, RbdError> {
-        let mut opened = open(options, client, is_wanted)?;
-        let lock = opened.lock.take();
+        let opened = open(options, client, is_wanted)?;
         let OpenImage { object_bytes, discard_bytes, cached, .. } = opened;
         let (spec, read_only) = (options.spec(), options.read_only());
         WORK.prepare();
@@ -111,7 +107,7 @@ impl RbdStorage {
         });
         Ok(RbdStorage {
             live,
-            _look: look,
+            look,
             budget,
             jobs,
             spec,
@@ -119,7 +115,6 @@ impl RbdStorage {
             object_bytes: u32::try_from(object_bytes).unwrap_or(0),
             discard_bytes,
             cached,
-            lock,
             told: AtomicI32::new(0),
         })
     }
@@ -267,8 +262,9 @@ impl Storage for RbdStorage {
 
 impl Drop for RbdStorage {
     fn drop(&mut self) {
-        if let Some(lock) = self.lock.take() {
-            guard::give_up(&self.live.image, &self.spec, lock);
+        self.look = None;
+        if self.live.is_locked() {
+            guard::give_up(&self.live.image, &self.spec);
         }
     }
 }

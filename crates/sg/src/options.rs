@@ -78,8 +78,7 @@ impl Kind for SgOptions {
     }
 
     fn needs(&self) -> Vec<Need> {
-        // A descriptor of the driver's is opened for writing by whoever sends commands.
-        let device = Need { field: "storage.path", path: self.path.clone(), access: Access::Write };
+        let device = Need { field: "storage.path", path: self.path.clone(), access: Access::file(self.read_only) };
         let helper = self.pr_helper.clone();
         let helper = helper.map(|path| Need { field: "storage.pr_helper", path, access: Access::Write });
         std::iter::once(device).chain(helper).collect()
