@@ -322,7 +322,7 @@ const DESCRIPTORS: [u64; 6] = [
 ];
 
 /// Sizes and discards of block devices (`linux/fs.h`), and commands to SCSI devices that are passed through.
-const DEVICES: [u64; 11] = [
+const DEVICES: [u64; 10] = [
     // BLKROGET, BLKSSZGET, BLKPBSZGET, BLKGETSIZE64
     0x125e,
     0x1268,
@@ -331,12 +331,11 @@ const DEVICES: [u64; 11] = [
     // BLKDISCARD, BLKZEROOUT
     0x1277,
     0x127f,
-    // BLKSECTGET; SG_IO, SG_GET_VERSION_NUM, SG_GET_SG_TABLESIZE, SG_SET_RESERVED_SIZE (`scsi/sg.h`)
+    // BLKSECTGET; SG_IO, SG_GET_VERSION_NUM, SG_GET_SG_TABLESIZE (`scsi/sg.h`)
     0x1267,
     0x2285,
     0x2282,
     0x227f,
-    0x2275,
 ];
 
 /// Inode flags and project ids (`linux/fs.h`).

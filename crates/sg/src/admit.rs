@@ -1,6 +1,7 @@
 //! Which commands are sent.
 
 use crate::opcode;
+use crate::open::kind;
 use storage::{PassData, Refusal};
 
 /// What a guest may ask of the device.
@@ -10,11 +11,13 @@ pub(crate) struct Rules {
     pub(crate) read_only: bool,
     /// Also what reaches beyond the device or changes it for good.
     pub(crate) unfiltered: bool,
+    /// The device's type.
+    pub(crate) kind: u8,
 }
 
 /// Commands that change nothing (SPC-5, SBC-4, SSC-5, MMC-6, SMC-3), by their operation codes. LOG SENSE and READ BUFFER are among them, LOG
 /// SELECT is not; of a tape those that move it are.
-const READERS: [u8; 35] = [
+const READERS: [u8; 34] = [
     0x00, // TEST UNIT READY
     0x01, // REWIND
     0x03, // REQUEST SENSE
@@ -30,7 +33,6 @@ const READERS: [u8; 35] = [
     0x34, // PRE-FETCH (10), READ POSITION
     0x37, // READ DEFECT DATA (10)
     0x3c, // READ BUFFER (10)
-    0x42, // READ SUB-CHANNEL; UNMAP, of which there is more below
     0x43, // READ TOC
     0x44, // REPORT DENSITY SUPPORT
     0x46, // GET CONFIGURATION
@@ -56,8 +58,26 @@ const READERS: [u8; 35] = [
 const MICROCODE: [u8; 7] = [0x04, 0x05, 0x06, 0x07, 0x0d, 0x0e, 0x0f];
 
 /// Service actions of MAINTENANCE OUT that change what others see of the device, or its ways (SPC-5: SET IDENTIFYING INFORMATION, SET TARGET
-/// PORT GROUPS, CHANGE ALIASES).
-const MAINTENANCE: [u8; 3] = [0x06, 0x0a, 0x0b];
+/// PORT GROUPS, CHANGE ALIASES, REMOVE I_T NEXUS).
+const MAINTENANCE: [u8; 4] = [0x06, 0x0a, 0x0b, 0x0c];
+
+/// READ SUB-CHANNEL of a CD (MMC-6); UNMAP of a disk.
+const READ_SUB_CHANNEL: u8 = 0x42;
+
+/// DOWNLOAD MICROCODE and its form with DMA (ATA8-ACS).
+const ATA_MICROCODE: [u8; 2] = [0x92, 0x93];
+
+/// The ATA command that a CDB carries to a disk behind a translation (SAT-4, "ATA PASS-THROUGH": 12, 16 and 32 bytes). Of a CD the first of
+/// them is BLANK.
+fn ata_command(cdb: &[u8], kind: u8) -> Option<u8> {
+    let at = match cdb {
+        [0xa1, ..] if kind != kind::CD => 9,
+        [0x85, ..] => 14,
+        [0x7f, _, _, _, _, _, _, _, 0x1f, 0xf0, ..] => 25,
+        _ => return None,
+    };
+    cdb.get(at).copied()
+}
 
 /// Whether a command is sent.
 ///
@@ -68,17 +88,18 @@ pub(crate) fn admit(cdb: &[u8], data: PassData, rules: Rules) -> Result<(), Refu
     let service = cdb.get(1).copied().unwrap_or(0) & 0x1f;
     let is_beyond = match operation {
         // Copies between any two devices that the target reaches.
-        opcode::EXTENDED_COPY => true,
+        opcode::EXTENDED_COPY | opcode::ACCESS_CONTROL_OUT => true,
         opcode::WRITE_BUFFER => MICROCODE.contains(&service),
         opcode::MAINTENANCE_OUT => MAINTENANCE.contains(&service),
-        _ => false,
+        _ => ata_command(cdb, rules.kind).is_some_and(|command| ATA_MICROCODE.contains(&command)),
     };
     if is_beyond && !rules.unfiltered {
         return Err(Refusal::Opcode);
     }
     // What sends data is not one that reads, but for a verification of it.
     let sends = data == PassData::Out && !matches!(operation, 0x2f | 0x8f | 0xaf);
-    if rules.read_only && (sends || !READERS.contains(&operation)) {
+    let reads = READERS.contains(&operation) || operation == READ_SUB_CHANNEL && rules.kind == kind::CD;
+    if rules.read_only && (sends || !reads) {
         return Err(Refusal::WriteProtected);
     }
     Ok(())
@@ -88,13 +109,13 @@ pub(crate) fn admit(cdb: &[u8], data: PassData, rules: Rules) -> Result<(), Refu
 mod tests {
     use super::*;
 
-    const USUAL: Rules = Rules { read_only: false, unfiltered: false };
+    const USUAL: Rules = Rules { read_only: false, unfiltered: false, kind: kind::DISK };
 
     #[test]
     fn all_go_but_what_reaches_beyond_the_device() {
         for operation in 0..=u8::MAX {
             let cdb = [operation, 0, 0, 0, 0, 0];
-            let refused = operation == opcode::EXTENDED_COPY;
+            let refused = [opcode::EXTENDED_COPY, opcode::ACCESS_CONTROL_OUT].contains(&operation);
             assert_eq!(admit(&cdb, PassData::None, USUAL).is_err(), refused, "{operation:#x}");
             admit(&cdb, PassData::None, Rules { unfiltered: true, ..USUAL }).unwrap();
         }
@@ -109,6 +130,17 @@ mod tests {
             assert_eq!(admit(&cdb, PassData::Out, USUAL).is_ok(), admitted, "{cdb:x?}");
         }
         assert_eq!(admit(&[], PassData::None, USUAL), Err(Refusal::Opcode));
+        let mut sixteen = [0x85; 16];
+        let mut twelve = [0xa1; 12];
+        let mut long = [0; 32];
+        (long[0], long[8], long[9]) = (0x7f, 0x1f, 0xf0);
+        for (command, admitted) in [(0xb0, true), (0x92, false), (0x93, false)] {
+            (sixteen[14], twelve[9], long[25]) = (command, command, command);
+            for cdb in [&sixteen[..], &twelve, &long] {
+                assert_eq!(admit(cdb, PassData::Out, USUAL).is_ok(), admitted, "{cdb:x?}");
+            }
+        }
+        admit(&twelve, PassData::None, Rules { kind: kind::CD, ..USUAL }).unwrap();
     }
 
     #[test]
@@ -122,6 +154,8 @@ mod tests {
             assert_eq!(admit(&[operation, 0], PassData::Out, reads), Err(Refusal::WriteProtected), "{operation:#x}");
         }
         admit(&[0x2f, 0x02], PassData::Out, reads).unwrap();
+        assert!(admit(&[0x42, 0], PassData::In, reads).is_err(), "UNMAP, whatever its buffers say");
+        admit(&[0x42, 0], PassData::In, Rules { kind: kind::CD, ..reads }).unwrap();
         let both = Rules { unfiltered: true, ..reads };
         assert_eq!(admit(&[opcode::EXTENDED_COPY, 0], PassData::Out, both), Err(Refusal::WriteProtected));
     }

@@ -2,6 +2,7 @@
 
 use libc::{c_int, c_uchar, c_uint, c_ulong, c_ushort, c_void, iovec};
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 
 /// Most pieces of a command's data: UIO_MAXIOV of Linux' `include/uapi/linux/uio.h`.
@@ -12,9 +13,11 @@ const SENSE_BYTES: usize = 252;
 const SG_IO: c_ulong = 0x2285;
 const SG_GET_VERSION_NUM: c_ulong = 0x2282;
 const SG_GET_SG_TABLESIZE: c_ulong = 0x227f;
-const SG_SET_RESERVED_SIZE: c_ulong = 0x2275;
 /// Of `include/uapi/linux/fs.h`; this driver answers in bytes.
 const BLKSECTGET: c_ulong = 0x1267;
+
+/// Behind what was sent before. The driver puts a command in front of all others by itself.
+const SG_FLAG_Q_AT_TAIL: c_uint = 0x10;
 
 /// The first version of `struct sg_io_hdr`.
 const INTERFACE: c_int = b'S' as c_int;
@@ -74,7 +77,8 @@ pub(crate) struct Ended {
     pub(crate) moved_bytes: u64,
 }
 
-/// Has a command performed, and waits for its end.
+/// Has a command performed, and waits for its end. On a thread [without signals](without_signals): one that comes meanwhile has the kernel send the
+/// command once more.
 ///
 /// # Safety
 /// The pieces are valid for reads (`Out`) or writes (`In`) until this returns. They may change meanwhile.
@@ -100,7 +104,7 @@ pub(crate) unsafe fn perform(
         cmdp: cdb.as_ptr(),
         sbp: sense.as_mut_ptr(),
         timeout: timeout_ms,
-        flags: 0,
+        flags: SG_FLAG_Q_AT_TAIL,
         pack_id: 0,
         usr_ptr: std::ptr::null_mut(),
         status: 0,
@@ -165,15 +169,39 @@ pub(crate) fn transfer_bytes_max(device: impl AsFd) -> io::Result<u32> {
     Ok(bytes.min(pieces.saturating_mul(PAGE_BYTES)))
 }
 
-/// Has the driver make its buffer for short transfers anew, of this size. It zeroes the memory for whoever has few rights, and only then: what
-/// is not filled of a transfer is the kernel's memory else.
-///
-/// # Errors
-/// The kernel's.
-pub(crate) fn make_buffer(device: impl AsFd, bytes: c_int) -> io::Result<()> {
-    // SAFETY: the request reads one int.
-    if unsafe { libc::ioctl(device.as_fd().as_raw_fd(), SG_SET_RESERVED_SIZE, &raw const bytes) } < 0 {
-        return Err(io::Error::last_os_error());
+/// Has something done while no signal comes to this thread. Threads that it starts get none, ever.
+pub(crate) fn without_signals<T>(f: impl FnOnce() -> T) -> T {
+    let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+    // SAFETY: both sets are ours; the first is filled before it is read, and the call fills the second.
+    let is_blocked = unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) == 0
+    };
+    let result = f();
+    if is_blocked {
+        // SAFETY: the set is what the call above has filled.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
     }
-    Ok(())
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blocked() -> u64 {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+        u64::from_str_radix(line.trim(), 16).unwrap()
+    }
+
+    #[test]
+    fn threads_that_are_started_without_signals_get_none() {
+        let before = blocked();
+        let there = without_signals(|| std::thread::spawn(blocked)).join().unwrap();
+        assert_eq!(blocked(), before);
+        for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGALRM] {
+            assert!(there & 1 << (signal - 1) != 0, "{signal}");
+        }
+    }
 }

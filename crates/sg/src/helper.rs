@@ -2,14 +2,17 @@
 //! the device's descriptor, one at a time.
 
 use crate::ffi::Ended;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    sendmsg,
+};
 use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Mutex, TryLockError};
+use std::time::{Duration, Instant};
 
 /// Bytes of a CDB as it is sent.
 const CDB_BYTES: usize = 16;
@@ -17,8 +20,8 @@ const CDB_BYTES: usize = 16;
 const SENSE_BYTES: usize = 96;
 /// Most bytes of a parameter list or of what is read.
 pub(crate) const DATA_BYTES_MAX: usize = 8192;
-/// How long an answer may take: a target that looks after its paths takes its time.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a command may take, with all that goes before and behind it: a target that looks after its paths takes its time.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A helper, by its socket.
 #[derive(Debug)]
@@ -32,6 +35,8 @@ pub(crate) struct Helper {
 pub(crate) enum Helped {
     /// It has ended, and has read this.
     Ended(Ended, Vec<u8>),
+    /// Another command is with the helper, which does one at a time: no thread but that one's waits for it.
+    Busy,
     /// There is nobody who could do it.
     Away(io::Error),
     /// It was sent, and has no answer.
@@ -44,7 +49,8 @@ impl Helper {
     /// # Errors
     /// Nobody is there, or none that speaks so.
     pub(crate) fn connect(path: &Path) -> io::Result<Helper> {
-        Ok(Helper { path: path.to_owned(), connection: Mutex::new(Some(greet(path)?)) })
+        let stream = greet(path, Instant::now() + PATIENCE)?;
+        Ok(Helper { path: path.to_owned(), connection: Mutex::new(Some(stream)) })
     }
 
     /// One that is connected to when it is needed.
@@ -55,19 +61,24 @@ impl Helper {
     /// Has a command performed on a device, and waits for its end. `list` is what goes with PERSISTENT RESERVE OUT; `None`: PERSISTENT RESERVE
     /// IN.
     pub(crate) fn perform(&self, device: impl AsFd, cdb: &[u8], list: Option<&[u8]>) -> Helped {
-        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut connection = match self.connection.try_lock() {
+            Ok(connection) => connection,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Helped::Busy,
+        };
+        let by = Instant::now() + PATIENCE;
         // It may have been started anew since the last command, which is seen when the next one is sent.
         for is_last in [connection.is_none(), true] {
-            let stream = match connection.take().map_or_else(|| greet(&self.path), Ok) {
+            let stream = match connection.take().map_or_else(|| greet(&self.path, by), Ok) {
                 Ok(stream) => stream,
                 Err(error) => return Helped::Away(error),
             };
-            match send(&stream, device.as_fd(), cdb, list) {
+            match send(&stream, device.as_fd(), cdb, list, by) {
                 Ok(()) => {}
                 Err(_) if !is_last => continue,
                 Err(error) => return Helped::Away(error),
             }
-            return match answer(&stream) {
+            return match answer(&stream, by) {
                 Ok((ended, data)) => {
                     *connection = Some(stream);
                     Helped::Ended(ended, data)
@@ -80,18 +91,48 @@ impl Helper {
     }
 }
 
-fn greet(path: &Path) -> io::Result<UnixStream> {
-    let mut stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+fn greet(path: &Path, by: Instant) -> io::Result<UnixStream> {
+    // A helper that takes no connections keeps whoever waits for that.
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
     let mut features = [0; 4];
-    stream.read_exact(&mut features)?;
+    receive(&stream, &mut features, by)?;
     // None is defined.
-    stream.write_all(&[0; 4])?;
+    (&stream).write_all(&[0; 4])?;
     Ok(stream)
 }
 
-fn send(mut stream: &UnixStream, device: BorrowedFd<'_>, cdb: &[u8], list: Option<&[u8]>) -> io::Result<()> {
+/// Fills `bytes`, by then.
+fn receive(mut stream: &UnixStream, bytes: &mut [u8], by: Instant) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let left = by.saturating_duration_since(Instant::now());
+        // None would be no bound.
+        stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+        match stream.read(&mut bytes[filled..])? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            more => filled += more,
+        }
+    }
+    Ok(())
+}
+
+fn send(
+    mut stream: &UnixStream,
+    device: BorrowedFd<'_>,
+    cdb: &[u8],
+    list: Option<&[u8]>,
+    by: Instant,
+) -> io::Result<()> {
+    let left = by.saturating_duration_since(Instant::now());
+    stream.set_write_timeout(Some(left.max(Duration::from_millis(1))))?;
     let mut padded = [0; CDB_BYTES];
     let len = cdb.len().min(CDB_BYTES);
     padded[..len].copy_from_slice(&cdb[..len]);
@@ -104,15 +145,15 @@ fn send(mut stream: &UnixStream, device: BorrowedFd<'_>, cdb: &[u8], list: Optio
     stream.write_all(list.unwrap_or_default())
 }
 
-fn answer(mut stream: &UnixStream) -> io::Result<(Ended, Vec<u8>)> {
+fn answer(stream: &UnixStream, by: Instant) -> io::Result<(Ended, Vec<u8>)> {
     let mut head = [0; 8 + SENSE_BYTES];
-    stream.read_exact(&mut head)?;
+    receive(stream, &mut head, by)?;
     let [status, bytes] = [0, 4].map(|at| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]));
     let wrong = |what| io::Error::new(io::ErrorKind::InvalidData, what);
     let status = u8::try_from(status).map_err(|_| wrong("its answer has no SCSI status"))?;
     let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= DATA_BYTES_MAX);
     let mut data = vec![0; bytes.ok_or_else(|| wrong("its answer is too long"))?];
-    stream.read_exact(&mut data)?;
+    receive(stream, &mut data, by)?;
     let sense = &head[8..];
     // Fixed or descriptor format: the eighth byte says how many follow (SPC-5, "Sense data").
     let len = if sense[0] == 0 { 0 } else { (8 + usize::from(sense[7])).min(SENSE_BYTES) };
@@ -212,5 +253,34 @@ mod tests {
             assert!(matches!(outcome, Helped::Unknown(_)), "{outcome:?}");
             there.join().unwrap();
         }
+    }
+
+    #[test]
+    fn a_helper_that_does_not_answer_keeps_one_command_and_no_other() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("pr.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let (hold, held) = std::sync::mpsc::channel::<()>();
+        let there = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(&[0; 4]).unwrap();
+            let mut asked = [0; 4 + CDB_BYTES];
+            stream.read_exact(&mut asked).unwrap();
+            let _ = held.recv();
+        });
+        let helper = Helper::connect(&path).unwrap();
+        let read = [0x5e, 0, 0, 0, 0, 0, 0, 8, 0, 0];
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| helper.perform(tempfile::tempfile().unwrap(), &read, None));
+            let device = tempfile::tempfile().unwrap();
+            // The other one has the connection, sooner or later.
+            while helper.connection.try_lock().is_ok() {
+                std::thread::yield_now();
+            }
+            assert!(matches!(helper.perform(&device, &read, None), Helped::Busy));
+            drop(hold);
+            assert!(matches!(first.join().unwrap(), Helped::Unknown(_)));
+        });
+        there.join().unwrap();
     }
 }

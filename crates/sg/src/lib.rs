@@ -33,6 +33,7 @@ mod opcode {
     pub(crate) const PERSISTENT_RESERVE_IN: u8 = 0x5e;
     pub(crate) const PERSISTENT_RESERVE_OUT: u8 = 0x5f;
     pub(crate) const EXTENDED_COPY: u8 = 0x83;
+    pub(crate) const ACCESS_CONTROL_OUT: u8 = 0x87;
     pub(crate) const SERVICE_ACTION_IN_16: u8 = 0x9e;
     pub(crate) const MAINTENANCE_OUT: u8 = 0xa4;
 }

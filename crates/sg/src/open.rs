@@ -22,6 +22,8 @@ const TIMEOUT_MS: u32 = 20_000;
 /// How long those of others are waited for: as long as the host gives a disk's, and some more.
 const PATIENCE: Duration = Duration::from_secs(45);
 const PAUSE: Duration = Duration::from_millis(5);
+/// How often nothing is seen under way before that is believed: a command that waits for its turn is not counted.
+const QUIET_LOOKS: u32 = 20;
 /// Most bytes of one command where the driver does not say.
 const TRANSFER_BYTES: u32 = 64 << 10;
 /// Commands that find something to be told first are sent again, a few times.
@@ -33,6 +35,7 @@ pub(crate) mod kind {
     pub(crate) const CD: u8 = 0x05;
     pub(crate) const OPTICAL: u8 = 0x07;
     pub(crate) const ZONED: u8 = 0x14;
+    pub(crate) const UNKNOWN: u8 = 0x1f;
 }
 
 /// A device that is open.
@@ -58,37 +61,71 @@ pub(crate) struct About {
 }
 
 impl About {
+    /// That of a device which an earlier program has asked; what it has left is its capacity and the length of its blocks.
+    pub(crate) fn known(fd: impl AsFd, capacity_bytes: u64, block_bytes: u32) -> About {
+        let fd = fd.as_fd();
+        let number = rustix::fs::fstat(fd).map(|about| about.st_rdev);
+        let kind = number.ok().and_then(|number| {
+            let home = home_of(rustix::fs::major(number), rustix::fs::minor(number));
+            read_to_string(home.join("type")).ok()?.trim().parse().ok()
+        });
+        About {
+            // What is not known is nothing that is repeated.
+            kind: kind.unwrap_or(kind::UNKNOWN),
+            blocks: (capacity_bytes > 0).then(|| (capacity_bytes / u64::from(block_bytes.max(1)), block_bytes)),
+            transfer_bytes_max: transfer_bytes_max(fd),
+        }
+    }
+
     /// Its capacity in whole sectors; 0 for what has no blocks.
     pub(crate) fn capacity_bytes(&self) -> u64 {
         self.blocks.map_or(0, |(blocks, bytes)| blocks.saturating_mul(bytes.into()) / 512 * 512)
     }
 }
 
+/// What the kernel says of the device of a node.
+fn home_of(major: u32, minor: u32) -> PathBuf {
+    PathBuf::from(format!("/sys/dev/char/{major}:{minor}/device"))
+}
+
+fn failed(options: &SgOptions) -> impl Fn(Errno) -> SgError {
+    |source| SgError::Open { path: options.path.clone(), source: source.into(), hint: hint(source, options) }
+}
+
+/// Looks at the node of a device, which is not opened: what the kernel says of it is where this leads.
+pub(crate) fn node(options: &SgOptions) -> Result<PathBuf, SgError> {
+    let node = rustix::fs::stat(&options.path).map_err(failed(options))?;
+    let (major, minor) = (rustix::fs::major(node.st_rdev), rustix::fs::minor(node.st_rdev));
+    if FileType::from_raw_mode(node.st_mode) != FileType::CharacterDevice || major != MAJOR {
+        return Err(SgError::NotGeneric { path: options.path.clone() });
+    }
+    Ok(home_of(major, minor))
+}
+
 /// Opens a device, and looks at it.
 pub(crate) fn open(options: &SgOptions) -> Result<Device, OpenError> {
     let path = || options.path.clone();
-    let failed = |source: Errno| SgError::Open { path: path(), source: source.into(), hint: hint(source, options) };
     // Before it is opened: a tape is wound by opening some nodes of it.
-    let node = rustix::fs::stat(&options.path).map_err(failed)?;
-    let number = (rustix::fs::major(node.st_rdev), rustix::fs::minor(node.st_rdev));
-    if FileType::from_raw_mode(node.st_mode) != FileType::CharacterDevice || number.0 != MAJOR {
-        return Err(SgError::NotGeneric { path: path() }.into());
-    }
-    // The driver takes no lock for a reader.
-    let is_alone = options.lock && !options.read_only;
-    let access = if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
-    let alone = if is_alone { OFlags::EXCL } else { OFlags::empty() };
-    let opened = rustix::fs::open(&options.path, access | alone | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
-    let fd = opened.map_err(|errno| match errno {
-        Errno::BUSY if is_alone => SgError::InUse { path: path() },
-        errno => failed(errno),
+    let home = node(options)?;
+    let alone = if options.lock { OFlags::EXCL } else { OFlags::empty() };
+    let flags = OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let fd = match rustix::fs::open(&options.path, OFlags::RDWR | alone | flags, Mode::empty()) {
+        // Only who may write has the device for itself, and may send all commands that read. What else there is has to do.
+        Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) if options.read_only => {
+            tracing::warn!(path = %options.path.display(), "may not be opened for writing: others can have the device, too, and the kernel sends few commands");
+            rustix::fs::open(&options.path, OFlags::RDONLY | flags, Mode::empty())
+        }
+        opened => opened,
+    };
+    let fd = fd.map_err(|errno| match errno {
+        Errno::BUSY if options.lock => SgError::InUse { path: path() },
+        errno => failed(options)(errno),
     })?;
     if !ffi::is_generic(&fd) {
         return Err(SgError::NotGeneric { path: path() }.into());
     }
-    let home = PathBuf::from(format!("/sys/dev/char/{}:{}/device", number.0, number.1));
-    let block = if is_alone { claim(&options.path, &home)? } else { None };
-    if is_alone {
+    let block = if options.lock { claim(&options.path, &home)? } else { None };
+    if options.lock && !options.read_only {
         settled(&options.path, &home)?;
     }
     let about = look(&options.path, &fd)?;
@@ -117,7 +154,7 @@ fn claim(path: &Path, home: &Path) -> Result<Option<Arc<OwnedFd>>, SgError> {
         Ok(fd) => Ok(Some(Arc::new(fd))),
         Err(Errno::BUSY) => Err(SgError::HostUses { path: path.to_owned(), block }),
         Err(error) => {
-            tracing::debug!(path = %path.display(), block, %error, "the host is not kept from using its block device");
+            tracing::warn!(path = %path.display(), block, %error, "the host is not kept from using the device's block device");
             Ok(None)
         }
     }
@@ -130,7 +167,9 @@ fn settled(path: &Path, home: &Path) -> Result<(), SgError> {
         let busy = read_to_string(home.join("device_busy")).ok();
         busy.and_then(|commands| commands.trim().parse::<u64>().ok()).is_some_and(|commands| commands > 0)
     };
-    while is_busy() {
+    let mut quiet = 0;
+    while quiet < QUIET_LOOKS {
+        quiet = if is_busy() { 0 } else { quiet + 1 };
         if start.elapsed() >= PATIENCE {
             return Err(SgError::Late { path: path.to_owned(), seconds: PATIENCE.as_secs() });
         }
@@ -152,8 +191,11 @@ pub(crate) fn look(path: &Path, fd: impl AsFd) -> Result<About, SgError> {
     let kind = inquiry[0] & 0x1f;
     let has_blocks = matches!(kind, kind::DISK | kind::CD | kind::OPTICAL | kind::ZONED);
     let blocks = if has_blocks { capacity(fd) } else { None };
-    let transfer_bytes_max = ffi::transfer_bytes_max(fd).ok().filter(|bytes| *bytes > 0).unwrap_or(TRANSFER_BYTES);
-    Ok(About { kind, blocks, transfer_bytes_max })
+    Ok(About { kind, blocks, transfer_bytes_max: transfer_bytes_max(fd) })
+}
+
+fn transfer_bytes_max(fd: impl AsFd) -> u32 {
+    ffi::transfer_bytes_max(fd).ok().filter(|bytes| *bytes > 0).unwrap_or(TRANSFER_BYTES)
 }
 
 fn is_good(ended: &Ended) -> bool {

@@ -1,12 +1,13 @@
 //! What may be chosen about a device.
 
-use crate::open::open;
+use crate::open::{node, open};
 use crate::served::SgStorage;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use storage::{Access, Handed, Kind, Need, OpenError, Opened, Storage};
+use storage::kit::check_access;
+use storage::{Access, FileOptions, Handed, Kind, Need, OpenError, Opened, Storage};
 use utoipa::ToSchema;
 use values::{FieldError, Span};
 
@@ -49,6 +50,16 @@ impl SgOptions {
     fn lock_default() -> bool {
         true
     }
+
+    /// Looks whether there is such a device, which is neither opened nor asked: a guest may have it.
+    ///
+    /// # Errors
+    /// As of opening it, as far as can be seen.
+    pub fn foresee(&self) -> Result<(), OpenError> {
+        node(self)?;
+        let file = FileOptions { read_only: self.read_only, ..FileOptions::new(&self.path) };
+        check_access(&file)
+    }
 }
 
 impl Kind for SgOptions {
@@ -78,7 +89,8 @@ impl Kind for SgOptions {
     }
 
     fn needs(&self) -> Vec<Need> {
-        let device = Need { field: "storage.path", path: self.path.clone(), access: Access::file(self.read_only) };
+        // Also for reading: who may not write has it beside others.
+        let device = Need { field: "storage.path", path: self.path.clone(), access: Access::Write };
         let helper = self.pr_helper.clone();
         let helper = helper.map(|path| Need { field: "storage.pr_helper", path, access: Access::Write });
         std::iter::once(device).chain(helper).collect()

@@ -41,14 +41,14 @@ pub(crate) fn of(ended: Ended) -> Passed {
     })
 }
 
-/// That of one which the kernel has not sent.
+/// That of one of which the kernel has given no outcome: it was not sent, or its device has gone meanwhile.
 pub(crate) fn of_errno(errno: i32) -> Passed {
     match errno {
         libc::ENODEV | libc::ENXIO => Passed::Lost(Loss::Gone),
         libc::EAGAIN | libc::EBUSY | libc::EDOM | libc::ENOMEM => Passed::Lost(Loss::Busy),
         libc::EPERM | libc::EACCES => Passed::Refused(Refusal::Opcode),
         libc::EINVAL | libc::E2BIG => Passed::Refused(Refusal::Field),
-        // It may have been sent: EINTR, EFAULT behind it.
+        // It may have been sent.
         _ => Passed::Lost(Loss::Other),
     }
 }

@@ -4,12 +4,11 @@ use crate::admit::{Rules, admit};
 use crate::error::SgError;
 use crate::ffi::{self, PIECES_MAX, Way};
 use crate::helper::{DATA_BYTES_MAX, Helped, Helper};
-use crate::open::{About, Device, kind, look};
+use crate::open::{About, Device, kind};
 use crate::options::SgOptions;
 use crate::{opcode, outcome};
 use engine::{Completion, Io, Pool, Reply, Token};
 use libc::iovec;
-use rustix::thread::{CapabilitySet, capabilities};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,8 +26,6 @@ const THREADS: usize = 2;
 /// How long a command may take: what Linux gives those of its own, twice over for disks; what winds a tape takes long.
 const DISK_TIMEOUT: Duration = Duration::from_secs(60);
 const TIMEOUT: Duration = Duration::from_secs(14_400);
-/// Bytes of the driver's buffer for short transfers. Another size than it has by itself (32 KiB), with which it would change nothing.
-const BUFFER_BYTES: i32 = 64 << 10;
 
 /// A device that is open.
 pub struct SgStorage {
@@ -46,8 +43,6 @@ struct Driven {
     helper: Option<Helper>,
     rules: Rules,
     timeout_ms: u32,
-    /// The driver's memory is not zeroed for a process of these rights: a guest sees none of it.
-    bounces: bool,
 }
 
 impl SgStorage {
@@ -55,21 +50,15 @@ impl SgStorage {
     pub(crate) fn start(options: &SgOptions, device: Device) -> Result<SgStorage, SgError> {
         let Device { fd, block, about, helper } = device;
         let threads = |source| SgError::Threads { path: options.path.clone(), source };
-        let pool = Pool::growing("sg", THREADS, COMMANDS_MAX).map_err(threads)?;
+        let pool = ffi::without_signals(|| Pool::growing("sg", THREADS, COMMANDS_MAX)).map_err(threads)?;
         let usual = if matches!(about.kind, kind::DISK | kind::ZONED) { DISK_TIMEOUT } else { TIMEOUT };
         let timeout = options.timeout.map_or(usual, |Span(timeout)| timeout);
-        let has_both = CapabilitySet::SYS_ADMIN | CapabilitySet::SYS_RAWIO;
-        let bounces = capabilities(None).map_or(true, |sets| sets.effective.contains(has_both));
-        if let Err(error) = ffi::make_buffer(&fd, BUFFER_BYTES) {
-            tracing::debug!(path = %options.path.display(), %error, "the driver keeps its buffer");
-        }
         Ok(SgStorage {
             device: Arc::new(Driven {
                 fd,
                 helper,
-                rules: Rules { read_only: options.read_only, unfiltered: options.unfiltered },
+                rules: Rules { read_only: options.read_only, unfiltered: options.unfiltered, kind: about.kind },
                 timeout_ms: u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX),
-                bounces,
             }),
             block,
             pool,
@@ -78,13 +67,15 @@ impl SgStorage {
         })
     }
 
-    /// Goes on with what another program has opened.
+    /// Goes on with what another program has opened. The device is asked nothing: it may be slow or gone, and what it has to say first is for
+    /// the guest.
     pub(crate) fn adopt(options: &SgOptions, mut handed: Handed) -> Result<SgStorage, OpenError> {
         let fd = handed.take_data()?;
         if !ffi::is_generic(&*fd) {
             return Err(OpenError::NothingHanded);
         }
-        let about = look(&options.path, &*fd)?;
+        let bytes = handed.seen.as_ref().map_or(512, |seen| seen.block_size_bytes);
+        let about = About::known(&*fd, handed.capacity_bytes, bytes);
         let helper = options.pr_helper.as_deref().map(Helper::later);
         Ok(SgStorage::start(options, Device { fd, block: handed.lock, about, helper })?)
     }
@@ -94,7 +85,9 @@ impl Driven {
     /// Performs a command, and waits for its end.
     fn perform(&self, cdb: &[u8], data: PassData, pieces: &[iovec], bytes: u32) -> Passed {
         match (&self.helper, cdb.first()) {
-            (Some(helper), Some(&opcode::PERSISTENT_RESERVE_IN)) => self.help(helper, cdb, None, pieces),
+            (Some(_), Some(&opcode::PERSISTENT_RESERVE_IN)) if data == PassData::Out => Passed::Refused(Refusal::Field),
+            (Some(_), Some(&opcode::PERSISTENT_RESERVE_OUT)) if data == PassData::In => Passed::Refused(Refusal::Field),
+            (Some(helper), Some(&opcode::PERSISTENT_RESERVE_IN)) => self.help(helper, &bounded(cdb), None, pieces),
             (Some(helper), Some(&opcode::PERSISTENT_RESERVE_OUT)) => {
                 // PARAMETER LIST LENGTH (SPC-5, "PERSISTENT RESERVE OUT command").
                 let asked =
@@ -117,18 +110,8 @@ impl Driven {
             PassData::Out => Way::Out,
             PassData::In => Way::In,
         };
-        let ended = if way == Way::In && self.bounces {
-            let mut bounce = vec![0; bytes as usize];
-            let ended = ffi::read(&*self.fd, cdb, &mut bounce, self.timeout_ms);
-            let moved = ended.as_ref().map_or(0, |ended| ended.moved_bytes.min(bytes.into()));
-            // SAFETY: the pieces are a guest's memory, mapped until the command has ended; the bounce buffer is ours.
-            unsafe { copy_in(pieces, 0, bounce.as_ptr(), moved) };
-            ended
-        } else {
-            // SAFETY: the pieces are a guest's memory, mapped until the command has ended.
-            unsafe { ffi::perform(&*self.fd, cdb, (way, pieces, bytes), self.timeout_ms) }
-        };
-        match ended {
+        // SAFETY: the pieces are a guest's memory, mapped until the command has ended.
+        match unsafe { ffi::perform(&*self.fd, cdb, (way, pieces, bytes), self.timeout_ms) } {
             Ok(ended) => outcome::of(ended),
             Err(error) => {
                 tracing::debug!(operation = cdb.first(), %error, "a command was not sent");
@@ -151,6 +134,7 @@ impl Driven {
                 }
                 outcome::of(ffi::Ended { moved_bytes, ..ended })
             }
+            Helped::Busy => Passed::Lost(Loss::Busy),
             Helped::Away(error) => {
                 tracing::warn!(%error, "the helper for reservations is away");
                 Passed::Refused(Refusal::Helper)
@@ -161,6 +145,17 @@ impl Driven {
             }
         }
     }
+}
+
+/// PERSISTENT RESERVE IN with an ALLOCATION LENGTH that the helper takes: it hangs up on more.
+fn bounded(cdb: &[u8]) -> Vec<u8> {
+    let mut bounded = cdb.to_vec();
+    if let Some(len) = bounded.get_mut(7..9)
+        && usize::from(u16::from_be_bytes([len[0], len[1]])) > DATA_BYTES_MAX
+    {
+        len.copy_from_slice(&(DATA_BYTES_MAX as u16).to_be_bytes());
+    }
+    bounded
 }
 
 impl Pass for SgStorage {
@@ -246,7 +241,8 @@ impl Storage for SgStorage {
     }
 
     fn hand_over(&self) -> std::io::Result<Handed> {
-        Ok(Handed::new(self.capacity_bytes(), self.device.fd.clone(), self.block.clone()))
+        let seen = Some(self.describe());
+        Ok(Handed { seen, ..Handed::new(self.capacity_bytes(), self.device.fd.clone(), self.block.clone()) })
     }
 
     fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
@@ -258,5 +254,19 @@ impl Storage for SgStorage {
 
     fn passes(&self) -> Option<&dyn Pass> {
         Some(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_helper_is_asked_for_no_more_than_it_takes() {
+        let ask = |len: [u8; 2]| bounded(&[0x5e, 0, 0, 0, 0, 0, 0, len[0], len[1], 0]);
+        assert_eq!(ask([0xff, 0xff])[7..9], [0x20, 0]);
+        assert_eq!(ask([0x20, 0])[7..9], [0x20, 0]);
+        assert_eq!(ask([0, 8])[7..9], [0, 8]);
+        assert_eq!(bounded(&[0x5e, 0]), [0x5e, 0]);
     }
 }

@@ -53,6 +53,7 @@ is '0 2 * ??0003000012*11*' /tmp/pass.sock 1 28000000123400000100 --in 512
 is '0 2 * ??0005*21*' /tmp/pass.sock 1 28007fffffff00000100 --in 512
 # What reaches beyond the device is not sent.
 is '0 2 * ??0005*20*' /tmp/pass.sock 1 83000000000000000000000000000000
+is '0 2 * ??0005*20*' /tmp/pass.sock 1 85060000000000000000000000009200
 # Nobody else has it: no other daemon, and not the host.
 refused 2 'is in use' /mnt/vringd scsi --socket /tmp/other.sock --lun 0=sg:$ours
 ! mount $block /media 2>/dev/null
@@ -70,6 +71,8 @@ reader=$!
 is "0 0 0 - $data" /tmp/reader.sock 0 28000000004000000800 --in 4096
 is '0 2 * ??0007*27*' /tmp/reader.sock 0 2a000000004000000800 --out /tmp/data
 is '0 2 * ??0007*27*' /tmp/reader.sock 0 5f000000000000001800 --out /tmp/register
+is '0 0 * - 000000010000000800000000000000a1' /tmp/reader.sock 0 5e000000000000002000 --in 32
+refused 2 'is in use' /mnt/vringd scsi --socket /tmp/other.sock --lun 0=sg:$ours --readonly
 ended $reader
 
 # Reservations by way of QEMU's helper.
@@ -83,6 +86,8 @@ is '0 0 * - 000000010000000800000000000000a1' /tmp/helped.sock 0 5e0000000000000
 printf '\0\0\0\0\0\0\0\241\0\0\0\0\0\0\0\242\0\0\0\0\0\0\0\0' >/tmp/again
 is '0 0 0 - -' /tmp/helped.sock 0 5f000000000000001800 --out /tmp/again
 is '0 0 * - 000000020000000800000000000000a2' /tmp/helped.sock 0 5e000000000000002000 --in 32
+# More than the helper takes at once is asked for in its measure.
+is '0 0 * - 000000020000000800000000000000a2' /tmp/helped.sock 0 5e000000000000ffff00 --in 65535
 # With a key that is none: RESERVATION CONFLICT, as the device says.
 is '0 24 *' /tmp/helped.sock 0 5f010500000000001800 --out /tmp/again
 ended $helper

@@ -114,7 +114,7 @@ fn foresee_open(spec: &StorageSpec) -> Result<Option<(Description, u64)>, Refusa
         return image.open().map(|_| None).map_err(told);
     }
     if let StorageSpec::Sg(device) = spec {
-        return device.open().map(|_| None).map_err(told);
+        return device.foresee().map(|()| None).map_err(told);
     }
     for (file, lock) in opened(spec) {
         check_access(&file).map_err(told)?;
