@@ -9,11 +9,17 @@ use control::model::{NewDisk, NewExport};
 use disk::Disk;
 use engine::WorkerStatus;
 use export::{Export, ExportStatus, LogicalUnitName, LogicalUnits, UnitCondition};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use storage::Handed;
-use storage::HandedRecord;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use storage::{Handed, HandedRecord, RecordFile};
 use vhost_user::{EndpointState, RegionState, RingState, SessionState};
+
+/// How long reservations may take to be stored before nobody pauses for an upgrade.
+const STORED_WITHIN: Duration = Duration::from_secs(1);
+const LOOK_AGAIN_AFTER: Duration = Duration::from_micros(100);
 
 /// The description that makes an export as it is now, with its own disk. What was left out is said, so that no default can
 /// change it.
@@ -56,8 +62,8 @@ fn storage(handed: Handed, name: &str, out: &mut Outgoing) -> state::Storage {
 /// A disk apart from exports.
 ///
 /// # Errors
-/// No more descriptors.
-pub(super) fn disk(disk: &Disk, out: &mut Outgoing) -> Result<state::Disk, String> {
+/// No more descriptors, or reservations of it that are being stored.
+pub(super) fn disk(disk: &Disk, purpose: Purpose, out: &mut Outgoing) -> Result<state::Disk, String> {
     let handed = disk.storage().hand_over().map_err(|error| error.to_string())?;
     let kept = disk.reservations();
     let description = NewDisk {
@@ -66,12 +72,27 @@ pub(super) fn disk(disk: &Disk, out: &mut Outgoing) -> Result<state::Disk, Strin
         shared: disk.is_shared(),
         reservations: kept.map(|file| file.path().to_owned()),
     };
-    let kept = kept.map(|file| file.hand_over()).transpose().map_err(|error| error.to_string())?;
+    let kept = kept.map(|file| kept_in(file, purpose)).transpose().map_err(|error| error.to_string())?;
     let reservations = kept.map(|(fd, HandedRecord { number, record })| {
         let fd = out.give(fd, format!("reservations of {}", disk.name()));
         state::Kept { fd, number, record }
     });
     Ok(state::Disk { description, storage: storage(handed, disk.name(), out), reservations })
+}
+
+/// What a file keeps of reservations. While guests run one of them may be storing some, again and again: that is waited for.
+fn kept_in(file: &RecordFile, purpose: Purpose) -> io::Result<(OwnedFd, HandedRecord)> {
+    let by = Instant::now() + STORED_WITHIN;
+    loop {
+        match file.hand_over() {
+            Err(error)
+                if purpose == Purpose::Check && error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < by =>
+            {
+                sleep(LOOK_AGAIN_AFTER);
+            }
+            handed => return handed,
+        }
+    }
 }
 
 /// What guests have reserved.
@@ -236,4 +257,24 @@ pub(super) fn running(state: &State) -> (usize, usize) {
     let sessions = || state.exports.iter().filter_map(|export| export.session.as_ref());
     let rings = sessions().flat_map(|session| &session.rings).filter(|ring| ring.running).count();
     (sessions().count(), rings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reservations_that_are_being_stored_are_waited_for_while_guests_run() {
+        let place = tempfile::tempdir().unwrap();
+        let file = Arc::new(RecordFile::open(&place.path().join("d.reservations")).unwrap());
+        let storing = file.clone().storing().unwrap();
+        // While guests pause nobody stores any but an operator, who does not hold them up.
+        assert_eq!(kept_in(&file, Purpose::Handover).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+        let stores = std::thread::spawn(move || {
+            sleep(Duration::from_millis(50));
+            storing.store(b"registered").unwrap();
+        });
+        assert_eq!(kept_in(&file, Purpose::Check).unwrap().1.record, b"registered");
+        stores.join().unwrap();
+    }
 }

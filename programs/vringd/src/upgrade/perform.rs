@@ -267,7 +267,7 @@ fn gather(
         state.exports.push(collected.map_err(|error| failed(format!("export `{name}`: {error}")))?);
     }
     for (disk, _) in daemon.disks.all().iter().filter(|(disk, _)| disk.owner().is_none()) {
-        let collected = collect::disk(disk, out);
+        let collected = collect::disk(disk, purpose, out);
         state.disks.push(collected.map_err(|error| failed(format!("disk `{}`: {error}", disk.name())))?);
     }
     state.reservations = collect::reservations(&daemon.logical_units);
