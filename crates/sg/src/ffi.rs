@@ -84,7 +84,7 @@ pub(crate) struct Ended {
 /// The pieces are valid for reads (`Out`) or writes (`In`) until this returns. They may change meanwhile.
 ///
 /// # Errors
-/// The kernel's: the command was not sent.
+/// The kernel's, which has no outcome: as a rule the command was not sent.
 pub(crate) unsafe fn perform(
     device: impl AsFd,
     cdb: &[u8],
@@ -169,12 +169,18 @@ pub(crate) fn transfer_bytes_max(device: impl AsFd) -> io::Result<u32> {
     Ok(bytes.min(pieces.saturating_mul(PAGE_BYTES)))
 }
 
-/// Has something done while no signal comes to this thread. Threads that it starts get none, ever.
+/// Signals that a thread brings about itself. They end a process that blocks them, whatever handlers it has: guest memory that is gone is SIGBUS.
+const OWN: [c_int; 6] = [libc::SIGBUS, libc::SIGSEGV, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
+/// Has something done while no signal of others comes to this thread. Threads that it starts get none, ever.
 pub(crate) fn without_signals<T>(f: impl FnOnce() -> T) -> T {
     let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    // SAFETY: both sets are ours; the first is filled before it is read, and the call fills the second.
+    // SAFETY: both sets are ours; the first is filled before it is changed and read, and the call fills the second.
     let is_blocked = unsafe {
         libc::sigfillset(all.as_mut_ptr());
+        for signal in OWN {
+            libc::sigdelset(all.as_mut_ptr(), signal);
+        }
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) == 0
     };
     let result = f();
@@ -202,6 +208,9 @@ mod tests {
         assert_eq!(blocked(), before);
         for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGALRM] {
             assert!(there & 1 << (signal - 1) != 0, "{signal}");
+        }
+        for signal in OWN {
+            assert!(there & 1 << (signal - 1) == 0, "{signal}");
         }
     }
 }
