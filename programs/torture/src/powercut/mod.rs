@@ -150,18 +150,26 @@ fn keep_reservations(options: &Options) -> Result<()> {
 /// Takes each barrier away, and sees that it is missed.
 fn each_barrier() -> Result<()> {
     for barrier in [Barrier::Commit, Barrier::WriteBack, Barrier::Checkpoint, Barrier::Order] {
-        let mut noticed = false;
-        for _ in 0..TRIES_WITHOUT_BARRIER {
-            let report = torture(&Plan::without(barrier, fresh_seed()))?;
-            println!("{report}");
-            noticed = report.violation.is_some();
-            if noticed {
-                break;
-            }
-        }
-        ensure!(noticed, "torture powercut does not notice that the barrier `{barrier}` is missing");
+        let tries =
+            || torture(&Plan::without(barrier, fresh_seed())).map(|report| (report.to_string(), report.violation));
+        ensure!(
+            is_noticed(TRIES_WITHOUT_BARRIER, tries)?,
+            "torture powercut does not notice that the barrier `{barrier}` is missing"
+        );
     }
     Ok(())
+}
+
+/// Whether one of so many tries, each with what it says and the violation that it has found, finds one.
+fn is_noticed(tries: u32, torture: impl Fn() -> Result<(String, Option<String>)>) -> Result<bool> {
+    for _ in 0..tries {
+        let (report, violation) = torture()?;
+        println!("{report}");
+        if violation.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// What a run is to do.

@@ -25,7 +25,7 @@ use super::live::{Before, Life};
 use super::trace::{Scene, Trace};
 use crate::rng::Rng;
 
-const LIFE: &str = include_str!("life.sh");
+const LIFE: &str = concat!(include_str!("log.sh"), include_str!("life.sh"));
 /// The program's name in the share.
 const PROGRAM: &str = "torture";
 /// One for each queue of the load.

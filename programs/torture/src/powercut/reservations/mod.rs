@@ -40,6 +40,7 @@ use self::load::{Manner, Names};
 pub(in crate::powercut) use self::watch::Missing;
 use self::watch::Tape;
 use super::cut::Budget;
+use super::is_noticed;
 use crate::rng::{Rng, fresh_seed};
 
 /// How many power cuts a file lives through.
@@ -82,21 +83,15 @@ pub(super) struct Plan {
 /// Takes each step away, and sees that it is missed.
 pub(super) fn each_step() -> Result<()> {
     for missing in Missing::value_variants() {
-        let mut noticed = false;
-        for _ in 0..TRIES_WITHOUT_STEP {
-            let report = torture(Plan {
-                seed: fresh_seed(),
-                cuts: CUTS_WITHOUT_STEP,
-                without: Some(*missing),
-                on_device: false,
-            })?;
-            println!("{report}");
-            noticed = report.violation.is_some();
-            if noticed {
-                break;
-            }
-        }
-        ensure!(noticed, "torture powercut --reservations does not notice that the step {missing:?} is missing");
+        let tries = || {
+            let (seed, without) = (fresh_seed(), Some(*missing));
+            let report = torture(Plan { seed, cuts: CUTS_WITHOUT_STEP, without, on_device: false })?;
+            Ok((report.to_string(), report.violation))
+        };
+        ensure!(
+            is_noticed(TRIES_WITHOUT_STEP, tries)?,
+            "torture powercut --reservations does not notice that the step {missing:?} is missing"
+        );
     }
     Ok(())
 }

@@ -21,7 +21,7 @@ use super::life::Deeds;
 use super::state::May;
 use super::{Plan, Report};
 
-const LIVES: &str = include_str!("lives.sh");
+const LIVES: &str = concat!(include_str!("../../device/log.sh"), include_str!("lives.sh"));
 /// The program's name in the share.
 const PROGRAM: &str = "torture";
 const PROCESSORS: u32 = 2;
