@@ -95,12 +95,15 @@ impl LogicalUnits {
     pub(super) fn unit(&self, options: UnitOptions, common: Common, port: &Port) -> Result<Arc<Logical>, ExportError> {
         let export = (!options.is_shared).then(|| port.export.clone());
         let name = LogicalUnitName { disk: options.disk.clone(), export };
+        // Let go of behind the lock: whoever has it last closes its disk.
+        let found;
         let mut shelf = self.lock();
+        found = shelf.units.get(&name).and_then(Weak::upgrade);
         // One whose requests are still under way may outlive its disk, whose name is another one's by now.
-        let is_its = |unit: &Arc<Logical>| Arc::ptr_eq(&unit.storage(), &options.storage);
-        if let Some(unit) = shelf.units.get(&name).and_then(Weak::upgrade).filter(is_its) {
+        let is_its = |unit: &&Arc<Logical>| Arc::ptr_eq(&unit.storage(), &options.storage);
+        if let Some(unit) = found.as_ref().filter(is_its) {
             return if unit.identity.serial() == options.serial && unit.common == common {
-                Ok(unit)
+                Ok(unit.clone())
             } else {
                 Err(ExportError::AnotherUnit { disk: options.disk, serial: unit.identity.serial().to_owned() })
             };
@@ -404,11 +407,13 @@ impl State {
         self.paths.len() == 1
     }
 
-    /// By the devices of one export, of which one may be gone while requests of it are under way.
+    /// By the devices of one export, of which one may be gone while requests of it are under way; and no other one is going to have it
+    /// again.
     fn is_reached_by_one(&self) -> bool {
         let mut nexuses = self.paths.values().map(|path| path.port.nexus);
         let first = nexuses.next();
-        nexuses.all(|other| Some(other) == first)
+        let is_it = |port: &TargetPort| first.is_some_and(|nexus| nexus.port == *port);
+        nexuses.all(|other| Some(other) == first) && self.expected.iter().all(is_it)
     }
 
     /// Whom to ask for the tasks that come by those other paths whose nexuses are among these.

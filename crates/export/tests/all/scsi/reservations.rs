@@ -1,6 +1,6 @@
 //! One logical unit behind two devices: what their drivers keep from each other, and what they hear of each other.
 
-use super::driver::{Driver, Server, read_10, shared_unit, unit, write_10};
+use super::driver::{Answer, Driver, Server, read_10, shared_unit, unit, write_10};
 use super::tasks::{A_WHILE, COMPLETE, LOGICAL_UNIT_RESET};
 use crate::nbd::server::{Scripted, eventually, memory};
 use engine::Solo;
@@ -254,6 +254,37 @@ fn a_program_that_goes_on_tells_what_was_not_told_and_nothing_else() {
     a.write(A, 0, &[1; 512]).good();
     b.hears(B, (6, 0x2a, 3));
     b.write(B, 0, &[2; 512]).good();
+}
+
+/// Sense key, additional code and its qualifier, of descriptor format sense data.
+#[track_caller]
+fn described(answer: &Answer) -> (u8, u8, u8) {
+    assert_eq!((answer.response, answer.status, answer.sense[0]), (0, 2, 0x72), "{answer:?}");
+    (answer.sense[1], answer.sense[2], answer.sense[3])
+}
+
+/// Also where one of its guests goes before the other one's device is there again.
+#[test]
+fn a_program_that_goes_on_has_units_as_their_guests_have_left_them() {
+    let disk = Arc::new(memory(DISK_BYTES));
+    let (one, _other, mut a, mut b) = pair(disk.clone());
+    // MODE SENSE and SELECT of the control page: D_SENSE.
+    let mut mode = a.ask(A, &[0x1a, 8, 0x0a, 0, 255, 0], &[], 255).good();
+    (mode[0], mode[2], mode[4], mode[6]) = (0, 0, mode[4] & 0x3f, mode[6] | 4);
+    a.ask(A, &[0x15, 0x10, 0, 0, mode.len() as u8, 0], &mode, 0).good();
+    assert_eq!(described(&b.ask(B, &[0; 6], &[], 0)), (6, 0x2a, 1));
+    // START STOP UNIT.
+    a.ask(A, &[0x1b, 0, 0, 0, 0, 0], &[], 0).good();
+    let next = LogicalUnits::default();
+    one.logical_units.conditions().into_iter().for_each(|(name, condition)| next.leave_condition(name, condition));
+    ports(&mut a, A).into_iter().for_each(|port| next.expect("shared", port));
+    let goes_on = Server::going_on(vec![shared_unit(A, "shared", disk.clone())], next.clone());
+    drop(goes_on.driver());
+    eventually("its guest has gone", || !goes_on.export.connected());
+    let other = goes_on.beside("other", vec![shared_unit(B, "shared", disk.clone())]).unwrap();
+    next.expect_no_more();
+    let mut b = other.driver();
+    assert_eq!(described(&b.ask(B, &read_10(0, 1), &[], 512)), (2, 4, 2), "stopped, and nothing else is told");
 }
 
 #[test]
