@@ -20,12 +20,12 @@ struct State {
 }
 
 /// A change under way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Change {
-    /// What is there once this connection's server has made it.
+    /// What is there once it is made on this connection.
     now: State,
-    /// What is there now if an earlier one had made it.
-    earlier: State,
+    /// What is there, one of these, if it was made on an earlier one.
+    earlier: Vec<State>,
 }
 
 /// Registration and reservation of the frontend.
@@ -62,29 +62,34 @@ impl Reserved {
 
     /// What may be there from now on.
     fn note(&mut self) {
-        let coming = self.coming.iter().flat_map(|change| [change.now, change.earlier]);
-        self.trail.push(self.states.iter().copied().chain(coming).collect());
+        let coming = self.coming.iter().flat_map(|change| change.earlier.iter().chain([&change.now]));
+        self.trail.push(self.states.iter().chain(coming).copied().collect());
     }
 
     /// The key that is registered, if that is known and nothing is under way.
     pub(super) fn key(&self) -> Option<u64> {
-        match (self.states.as_slice(), self.coming) {
+        match (self.states.as_slice(), &self.coming) {
             ([state], None) => Some(state.key),
             _ => None,
         }
     }
 
-    /// A connection begins. A loss of power takes PRGENERATION with it.
+    /// A connection begins. A loss of power takes PRGENERATION with it; without one, the server may have made a change of now on
+    /// the connection before.
     pub(super) fn begin(&mut self, power_lost: bool) {
+        match (power_lost, &mut self.coming) {
+            (false, Some(change)) if !change.earlier.contains(&change.now) => change.earlier.push(change.now),
+            (true, Some(change)) => {
+                change.earlier = vec![State { generation: 0, ..change.now }];
+                change.now.generation = 1;
+            }
+            _ => {}
+        }
         if power_lost {
             for state in &mut self.states {
                 state.generation = 0;
             }
             self.states.dedup();
-            if let Some(change) = &mut self.coming {
-                change.earlier.generation = 0;
-                change.now.generation = 1;
-            }
         }
         self.begun = self.trail.len();
         self.note();
@@ -94,15 +99,15 @@ impl Reserved {
     pub(super) fn change(&mut self, key: u64) {
         if let [state] = self.states.as_slice() {
             let next = State { key, generation: state.generation + 1 };
-            self.coming = Some(Change { now: next, earlier: next });
+            self.coming = Some(Change { now: next, earlier: Vec::new() });
         }
         self.note();
     }
 
-    /// It was made, by this connection's server or an earlier one.
+    /// It was made, on this connection or an earlier one.
     pub(super) fn changed(&mut self, earlier: bool) {
         if let Some(change) = self.coming.take() {
-            self.states = vec![if earlier { change.earlier } else { change.now }];
+            self.states = if earlier { change.earlier } else { vec![change.now] };
         }
         self.note();
     }
@@ -115,7 +120,7 @@ impl Reserved {
 
     /// An earlier server may have made it, and this one has not.
     pub(super) fn may_be_changed(&mut self) {
-        self.states.extend(self.coming.take().map(|change| change.earlier));
+        self.states.extend(self.coming.take().into_iter().flat_map(|change| change.earlier));
         self.note();
     }
 
@@ -223,6 +228,22 @@ mod tests {
         reserved.change(8);
         reserved.not_begun();
         assert!(is_said(&mut reserved, 7, 1) && !is_said(&mut reserved, 8, 2));
+    }
+
+    #[test]
+    fn a_server_that_lives_on_may_have_made_a_change_before_the_connection_was_lost() {
+        let mut reserved = Reserved::new(8, 7);
+        reserved.change(8);
+        reserved.begin(true);
+        reserved.begin(false);
+        assert!(is_said(&mut reserved, 8, 1) && is_said(&mut reserved, 8, 0) && is_said(&mut reserved, 7, 0));
+        reserved.changed(true);
+        assert!(is_said(&mut reserved, 8, 1), "by it, or by the server that was killed");
+        assert!(!is_said(&mut reserved, 8, 0), "always the same");
+        reserved.change(9);
+        reserved.begin(false);
+        reserved.changed(true);
+        assert!(is_said(&mut reserved, 9, 2) && !is_said(&mut reserved, 8, 1));
     }
 
     #[test]
