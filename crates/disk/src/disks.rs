@@ -1,7 +1,7 @@
 //! Disks: storages that are open and have names, and their users.
 //!
 //! Disks are kept by name in [`Disks`], and used by a [`Lease`]. A writable disk has one user, a read-only one any number, a shared one
-//! any number of SCSI devices ([`Sharing`]). A disk without an owner stays open until it is removed; one with an owner goes with its
+//! any number of SCSI devices, a device of the host one SCSI device ([`Sharing`]). A disk without an owner stays open until it is removed; one with an owner goes with its
 //! owner's lease, and nobody else uses it.
 //!
 //! A storage is closed when its last holder lets go of it. That may write a volume back: what takes a disk out of here
@@ -353,7 +353,8 @@ impl Entry {
     fn check_settled(&self) -> Result<(), DiskError> {
         let name = &self.disk.name;
         let storage = &self.disk.current().storage;
-        if storage.describe().read_only {
+        // A device of the host is moved by whoever reads it.
+        if storage.describe().read_only && storage.passes().is_none() {
             return Ok(());
         }
         if !self.users.is_empty() {

@@ -17,7 +17,7 @@ pub(crate) struct Rules {
 
 /// Commands that change nothing (SPC-5, SBC-4, SSC-5, MMC-6, SMC-3), by their operation codes. LOG SENSE and READ BUFFER are among them, LOG
 /// SELECT is not; of a tape those that move it are.
-const READERS: [u8; 34] = [
+const READERS: [u8; 33] = [
     0x00, // TEST UNIT READY
     0x01, // REWIND
     0x03, // REQUEST SENSE
@@ -46,7 +46,6 @@ const READERS: [u8; 34] = [
     0x8f, // VERIFY (16)
     0x90, // PRE-FETCH (16)
     0x92, // LOCATE (16)
-    0x9e, // SERVICE ACTION IN (16)
     0xa3, // MAINTENANCE IN
     0xa8, // READ (12)
     0xaf, // VERIFY (12)
@@ -60,6 +59,13 @@ const MICROCODE: [u8; 7] = [0x04, 0x05, 0x06, 0x07, 0x0d, 0x0e, 0x0f];
 /// Service actions of MAINTENANCE OUT that change what others see of the device, or its ways (SPC-5: SET IDENTIFYING INFORMATION, SET TARGET
 /// PORT GROUPS, CHANGE ALIASES, REMOVE I_T NEXUS).
 const MAINTENANCE: [u8; 4] = [0x06, 0x0a, 0x0b, 0x0c];
+
+/// Service actions of SERVICE ACTION IN (16) that only ask (SBC-5): READ CAPACITY, READ LONG, GET LBA STATUS, REPORT REFERRALS, GET STREAM
+/// STATUS. Others, which send no data either, give up parts of a disk.
+const ASKS: [u8; 5] = [0x10, 0x11, 0x12, 0x13, 0x16];
+
+/// Copies between devices of SCSI-2: COPY, COMPARE, COPY AND VERIFY. To a CD they are nothing of the kind.
+const OLD_COPIES: [u8; 3] = [0x18, 0x39, 0x3a];
 
 /// READ SUB-CHANNEL of a CD (MMC-6); UNMAP of a disk.
 const READ_SUB_CHANNEL: u8 = 0x42;
@@ -91,6 +97,7 @@ pub(crate) fn admit(cdb: &[u8], data: PassData, rules: Rules) -> Result<(), Refu
         opcode::EXTENDED_COPY | opcode::ACCESS_CONTROL_OUT => true,
         opcode::WRITE_BUFFER => MICROCODE.contains(&service),
         opcode::MAINTENANCE_OUT => MAINTENANCE.contains(&service),
+        _ if OLD_COPIES.contains(&operation) => rules.kind != kind::CD,
         _ => ata_command(cdb, rules.kind).is_some_and(|command| ATA_MICROCODE.contains(&command)),
     };
     if is_beyond && !rules.unfiltered {
@@ -98,7 +105,11 @@ pub(crate) fn admit(cdb: &[u8], data: PassData, rules: Rules) -> Result<(), Refu
     }
     // What sends data is not one that reads, but for a verification of it.
     let sends = data == PassData::Out && !matches!(operation, 0x2f | 0x8f | 0xaf);
-    let reads = READERS.contains(&operation) || operation == READ_SUB_CHANNEL && rules.kind == kind::CD;
+    let reads = match operation {
+        READ_SUB_CHANNEL => rules.kind == kind::CD,
+        opcode::SERVICE_ACTION_IN_16 => ASKS.contains(&service),
+        _ => READERS.contains(&operation),
+    };
     if rules.read_only && (sends || !reads) {
         return Err(Refusal::WriteProtected);
     }
@@ -115,7 +126,7 @@ mod tests {
     fn all_go_but_what_reaches_beyond_the_device() {
         for operation in 0..=u8::MAX {
             let cdb = [operation, 0, 0, 0, 0, 0];
-            let refused = [opcode::EXTENDED_COPY, opcode::ACCESS_CONTROL_OUT].contains(&operation);
+            let refused = [opcode::EXTENDED_COPY, opcode::ACCESS_CONTROL_OUT, 0x18, 0x39, 0x3a].contains(&operation);
             assert_eq!(admit(&cdb, PassData::None, USUAL).is_err(), refused, "{operation:#x}");
             admit(&cdb, PassData::None, Rules { unfiltered: true, ..USUAL }).unwrap();
         }
@@ -146,8 +157,13 @@ mod tests {
     #[test]
     fn a_reader_changes_nothing() {
         let reads = Rules { read_only: true, ..USUAL };
-        for operation in [0x00, 0x12, 0x28, 0x88, 0x9e, 0xa3, 0x5e, 0x4d] {
+        for operation in [0x00, 0x12, 0x28, 0x88, 0xa3, 0x5e, 0x4d] {
             admit(&[operation, 0], PassData::In, reads).unwrap();
+        }
+        admit(&[0x9e, 0x10], PassData::In, reads).unwrap();
+        // STREAM CONTROL, BACKGROUND CONTROL, REMOVE ELEMENT AND TRUNCATE, RESTORE ELEMENTS AND REBUILD.
+        for service in [0x14, 0x15, 0x18, 0x19] {
+            assert_eq!(admit(&[0x9e, service], PassData::None, reads), Err(Refusal::WriteProtected), "{service:#x}");
         }
         // WRITE, UNMAP, WRITE SAME, FORMAT UNIT, MODE SELECT, PERSISTENT RESERVE OUT, START STOP UNIT, vendor's.
         for operation in [0x0a, 0x2a, 0x8a, 0x42, 0x93, 0x04, 0x15, 0x5f, 0x1b, 0xc0] {

@@ -124,8 +124,11 @@ pub(crate) fn open(options: &SgOptions) -> Result<Device, OpenError> {
     if !ffi::is_generic(&fd) {
         return Err(SgError::NotGeneric { path: path() }.into());
     }
+    if options.lock && !home.exists() {
+        tracing::warn!(path = %options.path.display(), "cannot see in /sys whether the host uses the device, and whether commands are under way on it");
+    }
     let block = if options.lock { claim(&options.path, &home)? } else { None };
-    if options.lock && !options.read_only {
+    if options.lock {
         settled(&options.path, &home)?;
     }
     let about = look(&options.path, &fd)?;

@@ -28,8 +28,15 @@ wait_for '[ -n "$(sg_of VRINGD)" ] && [ -n "$(sg_of Linux)" ]'
 ours=$(sg_of VRINGD) plays=$(sg_of Linux)
 block=/dev/$(ls /sys/class/scsi_generic/${ours#/dev/}/device/block)
 
+mkdir /tmp/there
+mke2fs -q -t ext4 $block
+mount -t ext4 $block /tmp/there
+refused 2 'this host uses its block device' /mnt/vringd scsi --socket /tmp/other.sock --lun 0=sg:$ours
+umount /tmp/there
 serve pass --lun 0=sg:$ours --lun 1=sg:$plays
 pass=$!
+# The host could mount it before, cannot now, and can again behind it.
+refused 32 'open blockdev' mount -t ext4 $block /tmp/there
 # Each says what it is, by itself: vendor, serial number.
 is '0 0 0 - ????????????????5652494e4744*' /tmp/pass.sock 0 120000002400 --in 36
 is '0 0 0 - ????????????????4c696e7578*' /tmp/pass.sock 1 120000002400 --in 36
@@ -54,9 +61,9 @@ is '0 2 * ??0005*21*' /tmp/pass.sock 1 28007fffffff00000100 --in 512
 # What reaches beyond the device is not sent.
 is '0 2 * ??0005*20*' /tmp/pass.sock 1 83000000000000000000000000000000
 is '0 2 * ??0005*20*' /tmp/pass.sock 1 85060000000000000000000000009200
+is '0 2 * ??0005*20*' /tmp/pass.sock 1 3b050000000000000000
 # Nobody else has it: no other daemon, and not the host.
 refused 2 'is in use' /mnt/vringd scsi --socket /tmp/other.sock --lun 0=sg:$ours
-! mount $block /media 2>/dev/null
 refused 2 'passes SCSI commands through' /mnt/vringd disk --socket /tmp/other.sock --storage sg $ours
 # The next program goes on with the same descriptor.
 /mnt/vringd ctl --control /tmp/pass.control upgrade
@@ -64,6 +71,17 @@ is "0 0 0 - $data" /tmp/pass.sock 0 28000000004000000800 --in 4096
 refused 2 'is in use' /mnt/vringd scsi --socket /tmp/other.sock --lun 0=sg:$ours
 /mnt/vringd ctl --control /tmp/pass.control lun list scsi | grep sg
 ended $pass
+
+# This one takes new microcode, if it is sent.
+serve wild --lun 0=sg:$plays --sg-unfiltered
+wild=$!
+is '0 0 * - -' /tmp/wild.sock 0 3b050000000000000000
+# Who comes behind a daemon that was killed has the device.
+kill -9 $wild
+wait $wild || true
+rm -f /tmp/wild.sock /tmp/wild.control
+serve wild --lun 0=sg:$plays
+ended $!
 
 # For reading.
 serve reader --lun 0=sg:$ours --readonly
@@ -74,6 +92,9 @@ is '0 2 * ??0007*27*' /tmp/reader.sock 0 5f000000000000001800 --out /tmp/registe
 is '0 0 * - 000000010000000800000000000000a1' /tmp/reader.sock 0 5e000000000000002000 --in 32
 refused 2 'is in use' /mnt/vringd scsi --socket /tmp/other.sock --lun 0=sg:$ours --readonly
 ended $reader
+mke2fs -q -F -t ext4 $block
+mount -t ext4 $block /tmp/there
+umount /tmp/there
 
 # Reservations by way of QEMU's helper.
 refused 1 'cannot connect to the helper' /mnt/vringd scsi --socket /tmp/other.sock --lun 0=sg:$ours --pr-helper /tmp/helper.sock

@@ -1,6 +1,6 @@
 //! Commands that another device performs: what has to be known of them all the same.
 
-use super::spec::opcode as op;
+use super::spec::opcode::{self as op, service_in_16};
 
 /// Bytes of a CDB by the group of its operation code, as Linux sends them (SPC-5, "Operation code"; `scsi_command_size_tbl`). Those of
 /// groups 6 and 7 are the vendor's.
@@ -37,9 +37,11 @@ pub fn may_be_sent_again(cdb: &[u8], is_disk: bool) -> bool {
         | op::MODE_SENSE_6
         | op::MODE_SENSE_10
         | op::LOG_SENSE
-        | op::PERSISTENT_RESERVE_IN
-        | op::MAINTENANCE_IN
-        | op::REPORT_LUNS => true,
+        | op::PERSISTENT_RESERVE_IN => true,
+        op::SERVICE_ACTION_IN_16 => {
+            let service = cdb.get(1).map_or(0, |byte| byte & 0x1f);
+            is_disk && matches!(service, service_in_16::READ_CAPACITY_16 | service_in_16::GET_LBA_STATUS)
+        }
         op::READ_6
         | op::READ_10
         | op::READ_12
@@ -60,7 +62,7 @@ pub fn may_be_sent_again(cdb: &[u8], is_disk: bool) -> bool {
         | op::WRITE_SAME_16
         | op::UNMAP
         | op::READ_CAPACITY_10
-        | op::SERVICE_ACTION_IN_16 => is_disk,
+        | op::MAINTENANCE_IN => is_disk,
         _ => false,
     }
 }
@@ -143,6 +145,9 @@ mod tests {
         ] {
             assert_eq!((may_be_sent_again(&[operation], true), may_be_sent_again(&[operation], false)), (disk, tape));
         }
+        assert!(may_be_sent_again(&[0x9e, 0x10], true) && !may_be_sent_again(&[0x9e, 0x10], false));
+        // REMOVE ELEMENT AND TRUNCATE.
+        assert!(!may_be_sent_again(&[0x9e, 0x18], true));
         assert!(!may_be_sent_again(&[], true));
     }
 

@@ -291,8 +291,9 @@ impl Device for Scsi {
     }
 
     /// Behind a migration each unit is as after power on, and says so.
+    /// A device of the host stays there.
     fn has_log(&self) -> bool {
-        true
+        self.storages().iter().all(|storage| storage.passes().is_none())
     }
 
     fn has_config(&self) -> bool {

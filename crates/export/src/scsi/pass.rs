@@ -16,6 +16,9 @@ use std::sync::{Arc, OnceLock};
 use storage::{Loss, Pass, PassCommand, PassData, PassPlace, Passed, Refusal};
 use vring::Segment;
 
+/// Bytes of a block where nobody knows them: no less than there are.
+const BLOCK_BYTES_MAX: u32 = 4096;
+
 /// A command that another device performs.
 #[derive(Debug)]
 pub(crate) struct Passing {
@@ -76,7 +79,7 @@ impl ScsiRing {
             _ => return self.transport(head, ResponseCode::Failure, io),
         };
         let limits = is_block_limits(cdb).then(|| {
-            let blocks = pass.transfer_bytes_max() / pass.block_bytes().unwrap_or(512).max(1);
+            let blocks = pass.transfer_bytes_max() / pass.block_bytes().unwrap_or(BLOCK_BYTES_MAX).max(1);
             (chain.writable_segments().to_vec(), blocks)
         });
         self.turns.begun_bytes += sent.out_bytes + sent.in_bytes;
