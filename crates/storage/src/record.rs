@@ -439,7 +439,7 @@ impl RecordFile {
             let mut state = self.lock();
             let written = Written { number: state.next, record };
             // Whatever comes of it: the same slot again, and a higher number.
-            state.next = (written.number + 2).min(NUMBER_MAX);
+            state.next = written.number + 2;
             state.is_uncertain = true;
             (written, state.latest.clone())
         };

@@ -69,6 +69,10 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let logged = Logged::of(options.volume, options.logged_image);
     let protocol = options.protocol;
     let in_guest = if logged.is_some() || protocol == Protocol::Scsi { 0 } else { rounds(options.guest_rounds) };
+    ensure!(
+        protocol != Protocol::Scsi || options.guest_rounds.is_none_or(|rounds| rounds == 0),
+        "--guest-rounds: the guest has a disk of virtio-blk: leave --protocol scsi out"
+    );
     ensure!(signals > 0 || stores > 0 || in_guest > 0, "--rounds 0 kills nothing");
     ensure!(
         in_guest == 0 || !options.no_inflight,

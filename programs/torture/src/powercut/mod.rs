@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use clap::Args;
 use serde::Serialize;
 
@@ -139,6 +139,11 @@ pub(super) fn run(options: &Options) -> Result<()> {
 /// The same for files that keep reservations.
 fn keep_reservations(options: &Options) -> Result<()> {
     let seed = options.seed.unwrap_or_else(fresh_seed);
+    if let Some(missing) = options.without_step.filter(|missing| options.device && !missing.shows_on_device()) {
+        bail!(
+            "--without-step {missing:?}: with --device no sync fails and names are stored with their files: leave --device out"
+        );
+    }
     eprintln!("torture powercut --reservations: --seed {seed}");
     let plan =
         reservations::Plan { seed, cuts: options.cuts, without: options.without_step, on_device: options.device };

@@ -30,7 +30,7 @@ const IN: u64 = 0x2_0000;
 const HEAD_BYTES: u32 = CDB_AT as u32 + 32;
 const REPLY_BYTES: u32 = SENSE_AT as u32 + 96;
 /// How often a command is sent again of which the unit says something else first, or that it is busy.
-const TRIES: u32 = 1000;
+const TRIES: u32 = 10_000;
 
 /// Statuses.
 const GOOD: u8 = 0;

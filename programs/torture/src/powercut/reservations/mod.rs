@@ -48,7 +48,7 @@ const GENERATIONS: u32 = 3;
 /// Cuts of one try to find a missing step, in the tests of every change...
 const CUTS_WITHOUT_STEP: u64 = 200_000;
 /// ...and tries, each with a seed of its own.
-const TRIES_WITHOUT_STEP: u32 = 3;
+const TRIES_WITHOUT_STEP: u32 = 5;
 
 /// What came of it.
 #[derive(Debug, Default, Serialize)]

@@ -37,6 +37,13 @@ pub(in crate::powercut) enum Missing {
     OpenNameSync,
 }
 
+impl Missing {
+    /// Whether a kernel's file system can show that it is missing: there nothing fails, and ext4 stores the name of a file with it.
+    pub(in crate::powercut) fn shows_on_device(self) -> bool {
+        matches!(self, Missing::StoreSync | Missing::OpenCopy | Missing::OpenSync)
+    }
+}
+
 /// What was done to the file or its name.
 #[derive(Clone, Debug)]
 pub(super) enum Done {
