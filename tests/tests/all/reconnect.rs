@@ -228,7 +228,10 @@ fn twenty_kills_lose_nothing_of_a_scsi_disk() -> Result<()> {
 fn without_the_inflight_region_requests_of_a_scsi_disk_are_found_to_be_lost() -> Result<()> {
     let kills = ["--protocol", "scsi", "--frontend-rounds", "200", "--crash-rounds", "0", "--no-inflight"];
     let (status, said) = tortured(&kills)?;
-    ensure!(!status.success() && said.contains("torture kill: LOST"), "it has found nothing, and ended with {status}");
+    ensure!(
+        !status.success() && said.contains("torture kill: LOST") && said.contains("after the reconnection"),
+        "it has found nothing, and ended with {status}"
+    );
     Ok(())
 }
 

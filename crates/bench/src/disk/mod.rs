@@ -165,7 +165,8 @@ impl Args {
 
     /// How many queues servers are driven on, each number in a run of its own.
     fn queues(&self) -> impl Iterator<Item = u16> {
-        [self.load.queues].into_iter().chain(self.also_queues)
+        let other = self.also_queues.filter(|queues| *queues != self.load.queues);
+        [self.load.queues].into_iter().chain(other)
     }
 
     fn contenders(&self, vringd: &Path, has_image: bool) -> Result<Vec<Contender>> {
