@@ -182,6 +182,7 @@ pub struct Disk {
     owner: Option<User>,
     is_shared: bool,
     reservations: Option<Arc<RecordFile>>,
+    space_threshold_bytes: Option<u64>,
     resizing: Mutex<()>,
 }
 
@@ -195,7 +196,15 @@ impl Disk {
     /// What `spec` has opened, under a name. With an `owner` it goes with that.
     pub fn new(name: impl Into<String>, spec: StorageSpec, storage: Arc<dyn Storage>, owner: Option<User>) -> Disk {
         let current = Mutex::new(Current { spec, storage });
-        Disk { name: name.into(), current, owner, is_shared: false, reservations: None, resizing: Mutex::new(()) }
+        Disk {
+            name: name.into(),
+            current,
+            owner,
+            is_shared: false,
+            reservations: None,
+            space_threshold_bytes: None,
+            resizing: Mutex::new(()),
+        }
     }
 
     /// The same, which several SCSI devices may use at once, or which they may not.
@@ -208,6 +217,12 @@ impl Disk {
     #[must_use]
     pub fn kept_in(self, file: Option<RecordFile>) -> Disk {
         Disk { reservations: file.map(Arc::new), ..self }
+    }
+
+    /// The same, of which it is said when fewer bytes than these are left that blocks can be given.
+    #[must_use]
+    pub fn warns_below(self, space_threshold_bytes: Option<u64>) -> Disk {
+        Disk { space_threshold_bytes, ..self }
     }
 
     /// Its name.
@@ -247,6 +262,11 @@ impl Disk {
     /// What keeps its reservations over a loss of power, if anything does.
     pub fn reservations(&self) -> Option<&Arc<RecordFile>> {
         self.reservations.as_ref()
+    }
+
+    /// Fewer bytes than these that blocks can still be given are few.
+    pub fn space_threshold_bytes(&self) -> Option<u64> {
+        self.space_threshold_bytes
     }
 
     /// Who may use it at once.

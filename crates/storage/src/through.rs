@@ -1,6 +1,6 @@
 //! Storages that are another one but for something.
 
-use crate::{Description, Execution, Extent, Handed, Step, Storage, StorageError, Task, VolumeControl};
+use crate::{Counted, Description, Execution, Extent, Handed, Step, Storage, StorageError, Task, VolumeControl};
 use engine::{Completion, Io, Token};
 use std::ops::Range;
 
@@ -72,6 +72,10 @@ impl<T: Through> Storage for T {
 
     fn extents(&self, range: Range<u64>, most: usize) -> Result<Vec<Extent>, StorageError> {
         self.extents_through(range, most)
+    }
+
+    fn counted(&self) -> Option<&dyn Counted> {
+        self.below().counted()
     }
 
     fn volume(&self) -> Option<&dyn VolumeControl> {

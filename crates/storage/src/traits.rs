@@ -1,6 +1,8 @@
 //! The trait that every storage implements.
 
-use crate::{Custody, Execution, Extent, Handed, InFront, Marked, Pass, Step, StorageError, Task, VolumeControl};
+use crate::{
+    Counted, Custody, Execution, Extent, Handed, InFront, Marked, Pass, Step, StorageError, Task, VolumeControl,
+};
 use engine::{Completion, Io, Token};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -135,6 +137,11 @@ pub trait Storage: Send + Sync {
 
     /// What it says of an intent log in front of it; `None` where its format has no room for that.
     fn marked(&self) -> Option<&dyn Marked> {
+        None
+    }
+
+    /// What only a storage has whose space is counted; `None` for any other.
+    fn counted(&self) -> Option<&dyn Counted> {
         None
     }
 

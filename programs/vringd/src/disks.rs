@@ -13,7 +13,7 @@ use export::Export;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use storage::StorageError;
+use storage::{Storage, StorageError};
 
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
 
@@ -29,8 +29,23 @@ fn disk_out(disk: &Disk, users: Vec<User>) -> api::Disk {
         storage: api::StorageInfo { held, volume, ..shown },
         shared: disk.is_shared(),
         reservations: disk.reservations().map(|file| file.path().display().to_string()),
+        space_threshold_bytes: disk.space_threshold_bytes(),
         users,
     }
+}
+
+/// Whether somebody knows how much space is left for a disk.
+fn check_counted(storage: &dyn Storage) -> Result<(), ApiError> {
+    let about = storage.describe();
+    if about.discard && storage.counted().is_some() {
+        return Ok(());
+    }
+    let why = match (about.read_only, about.discard) {
+        (true, _) => "is of disks that are written, and this one is read-only: leave it out".to_owned(),
+        (_, false) => "is of thin disks, and this one takes no discard: leave it out".to_owned(),
+        _ => format!("is of images in files, and nobody counts the space of this {}: leave it out", about.kind),
+    };
+    Err(field(NewDisk::SPACE_THRESHOLD, why))
 }
 
 /// Whether what changes hands, and was to be given up by the end of its export, still does not answer.
@@ -66,8 +81,15 @@ impl Daemon {
         let _open = self.upgrade.gate();
         let _changing = self.change_lock();
         self.disks.check_free(&new.name)?;
+        let is_handed = matches!(contents, Contents::Handed(_));
         let storage = contents.start(&new.name, &new.storage)?;
-        let disk = Disk::new(new.name, new.storage, storage, None).shared(new.shared).kept_in(kept);
+        let threshold_bytes = new.space_threshold.map(|size| size.0);
+        // What another program has had open was checked there.
+        if threshold_bytes.is_some() && !is_handed {
+            check_counted(&*storage)?;
+        }
+        let disk = Disk::new(new.name, new.storage, storage, None);
+        let disk = disk.shared(new.shared).kept_in(kept).warns_below(threshold_bytes);
         let disk = self.disks.add(disk)?;
         Ok(disk_out(&disk, Vec::new()))
     }

@@ -35,6 +35,7 @@ mod prepared;
 mod run;
 mod scsi;
 mod service;
+mod space;
 mod tools;
 mod traces;
 mod units;

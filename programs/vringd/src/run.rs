@@ -10,7 +10,7 @@ use crate::prepared::{self, DiskContents, Prepared};
 use crate::service::{Service, Watchdog, is_open, take_descriptor};
 use crate::upgrade::{Along, Low};
 use crate::virtiofsd::PidFile;
-use crate::{placer, watch};
+use crate::{placer, space, watch};
 use control::model::{NewDisk, NewExport};
 use control::{ControlServer, ControlSocket, Daemon as _};
 use sandbox::{Mode, Role};
@@ -218,6 +218,7 @@ pub(crate) fn live(
     let control = control.map_err(|error| Failure::Runtime(error.to_string()))?;
     let stuck = watch::start(daemon, stuck_after)?;
     let placer = placer::start(daemon)?;
+    let space = space::start(daemon)?;
     service.ready(&daemon.status_line());
     let watchdog = look_after(service, daemon, control.as_ref())?;
     // An error means that nobody can ask for the end any more, which is an end too.
@@ -226,7 +227,7 @@ pub(crate) fn live(
     let failed = one && !daemon.failures().is_empty();
     tracing::info!("stopping: sessions end, requests in flight are finished");
     service.stopping("requests in flight are finished");
-    drop((watchdog, stuck, placer, control));
+    drop((watchdog, stuck, placer, space, control));
     daemon.end_all();
     if !passthrough::closing().is_empty() {
         tracing::warn!("a file of a directory is still being closed: the process ends when its file system answers");

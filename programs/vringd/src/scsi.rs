@@ -3,7 +3,7 @@
 use crate::confinement::Confinement;
 use control::ctl::{LunIs, ScsiFlags, StorageFlags, disk};
 use control::model::config::NewExport;
-use control::model::{Favour, Lun, NewDisk, NewUnit, PolicyMode, Span};
+use control::model::{ByteSize, Favour, Lun, NewDisk, NewUnit, PolicyMode, Span};
 use disk::StorageSpec;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -44,6 +44,10 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_name = "MODE", default_value_t)]
     pub(crate) policy: PolicyMode,
 
+    /// Say when less space than this is left for a thin disk, as in 20G: in the log, and to the guest
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) space_threshold: Option<ByteSize>,
+
     /// The device.
     #[command(flatten)]
     pub(crate) device: ScsiFlags,
@@ -78,7 +82,7 @@ impl Args {
                 _ => serial_of(image),
             });
             units.push(NewUnit { lun: *lun, disk: disk.name.clone(), serial });
-            disks.push(disk);
+            disks.push(NewDisk { space_threshold: self.space_threshold, ..disk });
         }
         let new = self.device.describe(self.name, self.socket, units, None);
         Ok((NewExport { socket_fd: self.fd, poll: Some(new.poll.unwrap_or_default()), ..new }, disks))

@@ -22,6 +22,7 @@ pub(crate) fn options(new: &NewUnit, lease: &Lease) -> UnitOptions {
         serial: new.serial().to_owned(),
         storage: lease.disk().storage(),
         kept: lease.disk().reservations().cloned(),
+        threshold_bytes: lease.disk().space_threshold_bytes().unwrap_or(0),
     }
 }
 

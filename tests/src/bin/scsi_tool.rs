@@ -4,6 +4,7 @@
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -30,6 +31,9 @@ struct Arguments {
     /// Commands before it whose answer is left alone: TEST UNIT READY, by which a driver hears of what there is to hear first.
     #[arg(long, default_value_t = 1)]
     before: u32,
+    /// Seconds between these and the command.
+    #[arg(long, default_value_t = 0)]
+    pause: u64,
 }
 
 /// Control, events, and one for requests.
@@ -117,6 +121,7 @@ fn main() -> Result<()> {
     for _ in 0..arguments.before {
         device.send(&[0; 6], &[], 0)?;
     }
+    sleep(Duration::from_secs(arguments.pause));
     let (response, data) = device.send(&cdb, &out, arguments.in_bytes)?;
     let word = |at: usize| u32::from_le_bytes([response[at], response[at + 1], response[at + 2], response[at + 3]]);
     let sense_bytes = (word(SENSE_LEN_AT) as usize).min(response.len() - SENSE_AT);

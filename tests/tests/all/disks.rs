@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -11,6 +12,7 @@ use http::Method;
 use tests::daemon::{DIRECTORY, Daemon, directory, refusal};
 use tests::driver::{readable, writable};
 use tests::frontend::{DATA, Frontend, kind, status};
+use tests::vringd;
 
 const MIB: u64 = 1 << 20;
 const LIMIT: Duration = Duration::from_secs(60);
@@ -117,5 +119,47 @@ fn a_disk_outlives_an_export_that_has_failed() -> Result<()> {
     daemon.remove("good", false)?;
     daemon.client().order(Method::DELETE, "/v1/disks/model")?;
     daemon.check_alive()?;
+    daemon.stop()
+}
+
+/// No file system has as much left as this threshold: the log says so, the guest of a SCSI device is told, and behind an upgrade nobody is
+/// told again.
+#[test]
+fn it_is_said_when_a_thin_disk_has_little_space_left() -> Result<()> {
+    let place = directory()?;
+    File::create(place.path().join("thin.img"))?.set_len(16 * MIB)?;
+    let thin = disk("thin", &format!("kind = 'file', path = '{DIRECTORY}/thin.img'")) + "space_threshold = '4095T'\n";
+    let device = format!(
+        "[[export]]\nname = 'vm'\nkind = 'scsi'\nsocket = '{DIRECTORY}/vm.sock'\nluns = [{{ lun = 0, disk = 'thin' }}]\n"
+    );
+    let daemon = Daemon::serve_in(place, &(thin + &device))?;
+    let tool = vringd::beside_the_test("scsi_tool")?;
+    let ask = |cdb: &str, more: &[&str]| {
+        let asked = Command::new(&tool).arg(daemon.socket("vm")).args(["0", cdb]).args(more).output()?;
+        ensure!(asked.status.success(), "{}", String::from_utf8_lossy(&asked.stderr));
+        Ok(String::from_utf8(asked.stdout)?)
+    };
+    // THIN PROVISIONING SOFT THRESHOLD REACHED, when it has been looked at.
+    let told = ask("000000000000", &["--pause", "2"])?;
+    ensure!(told.starts_with("0 2 0 70000600000000") && told.contains("3807"), "it was told {told}");
+    ensure!(daemon.output().contains("space runs low"), "the log says nothing: {}", daemon.output());
+    // MODE SENSE: one soft threshold, of 4095 Ti in sets of 1 Mi; LOG SENSE: what is left, and what is used.
+    let threshold = ask("1a081c024000", &["--in", "64", "--before", "2"])?;
+    ensure!(threshold.contains("5c02001400000000000000000000000080010000fff00000"), "{threshold}");
+    let used = ask("4d004c00000000004000", &["--in", "64", "--before", "2"])?;
+    ensure!(used.contains("0c000018000103") && used.contains("000203"), "{used}");
+    daemon.upgrade()?;
+    let shown: Disk = daemon.client().get("/v1/disks/thin")?;
+    assert_eq!(shown.space_threshold_bytes, Some(4095 << 40));
+
+    let nothing = serde_json::json!({ "kind": "null", "size": "1M" });
+    let new = serde_json::json!({ "name": "no", "space_threshold": "1G", "storage": nothing });
+    let refused = daemon.client().send::<Disk>(Method::POST, "/v1/disks", &new).map(drop);
+    ensure!(
+        refused
+            .as_ref()
+            .is_err_and(|error| error.to_string().contains("nobody counts the space of this null: leave it out")),
+        "{refused:?}"
+    );
     daemon.stop()
 }

@@ -121,6 +121,10 @@ pub struct AddDiskArgs {
     /// File that keeps persistent reservations which guests want to survive a loss of power (APTPL); made where there is none
     #[arg(long, value_name = "PATH")]
     pub reservations: Option<PathBuf>,
+
+    /// Say when less space than this is left for a thin disk, as in 20G: in the log, and to guests that have it by SCSI
+    #[arg(long, value_name = "SIZE")]
+    pub space_threshold: Option<ByteSize>,
 }
 
 impl AddDiskArgs {
@@ -132,7 +136,8 @@ impl AddDiskArgs {
         let describe = || {
             let storage = self.storage.describe(&self.backing.served()?)?;
             let (name, reservations) = (self.name.clone(), self.reservations.clone());
-            let mut new = NewDisk { name, storage, shared: self.shared, reservations };
+            let (shared, space_threshold) = (self.shared, self.space_threshold);
+            let mut new = NewDisk { name, storage, shared, reservations, space_threshold };
             new.check()?;
             make_storage_absolute(&mut new.storage)?;
             if let Some(path) = &mut new.reservations {
@@ -191,6 +196,7 @@ pub(super) fn disk(disk: &Disk) -> String {
     lines.extend(disk.shared.then(|| ("shared", "among SCSI devices, and with nothing else".to_owned())));
     lines.extend(storage_facts(&disk.storage));
     lines.extend(disk.reservations.as_ref().map(|path| ("reservations", path.clone())));
+    lines.extend(disk.space_threshold_bytes.map(|bytes| ("space threshold", size(bytes))));
     lines.extend(disk.storage.volume.iter().flat_map(volume::facts));
     facts(&lines)
 }

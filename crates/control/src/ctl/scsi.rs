@@ -174,5 +174,5 @@ pub fn disk(name: String, image: &str, storage: &StorageFlags) -> Result<NewDisk
         (Some(PathBuf::from(path)), None)
     };
     let served = Served { kind: kind.to_owned(), kind_option: "the kind", path, path_option: "--lun", size };
-    Ok(NewDisk { name, storage: storage.describe(&served)?, shared: false, reservations: None })
+    Ok(NewDisk { name, storage: storage.describe(&served)?, shared: false, reservations: None, space_threshold: None })
 }

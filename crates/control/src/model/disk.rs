@@ -4,9 +4,10 @@ use super::export::StorageInfo;
 use super::name::check_name;
 use disk::{Sharing, StorageSpec, User};
 use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use utoipa::ToSchema;
-use values::FieldError;
+use values::{ByteSize, FieldError};
 
 /// Description of a disk: the `[[disk]]` table of the configuration file and the body of `POST /v1/disks`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -25,6 +26,11 @@ pub struct NewDisk {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub reservations: Option<PathBuf>,
+    /// Say when fewer bytes than these are left for a thin disk, whose blocks have space when they are written: the log does, and SCSI
+    /// devices tell their guests. As in 20G; 1M to 4095T. For images in files, with discard.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub space_threshold: Option<ByteSize>,
 }
 
 impl NewDisk {
@@ -32,6 +38,10 @@ impl NewDisk {
     const BLOCK_BYTES: u32 = 512;
     /// The field of the file that keeps reservations.
     pub const RESERVATIONS: &str = "reservations";
+    /// The field of the space that is to be left.
+    pub const SPACE_THRESHOLD: &str = "space_threshold";
+    /// What that may be, in bytes: what 32 bits count in sets of 1 MiB (SBC-4, THRESHOLD COUNT).
+    const SPACE_THRESHOLD_BYTES: RangeInclusive<u64> = 1 << 20..=4095 << 40;
 
     /// Checks everything that can be checked without opening anything.
     ///
@@ -40,6 +50,12 @@ impl NewDisk {
     pub fn check(&self) -> Result<(), FieldError> {
         check_name("name", &self.name)?;
         self.storage.check(Self::BLOCK_BYTES)?;
+        if let Some(ByteSize(bytes)) = self.space_threshold
+            && !Self::SPACE_THRESHOLD_BYTES.contains(&bytes)
+        {
+            let message = format_args!("must be 1M to 4095T, not {}", ByteSize(bytes));
+            return Err(FieldError::new(NewDisk::SPACE_THRESHOLD, message));
+        }
         if self.shared && self.storage.migratable().is_some() {
             let message =
                 "excludes `migratable`: such an image is open only where its one guest runs; leave one of the two out";
@@ -93,6 +109,9 @@ pub struct Disk {
     /// File that keeps persistent reservations over a loss of power.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservations: Option<String>,
+    /// Fewer bytes than these that can still be had for its blocks are few.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub space_threshold_bytes: Option<u64>,
     /// Its users. A disk that is neither read-only nor shared has one at most.
     pub users: Vec<User>,
 }
@@ -133,6 +152,18 @@ mod tests {
         ] {
             let refused = disk(more).check().unwrap_err();
             assert_eq!(refused.field, "reservations");
+        }
+    }
+
+    #[test]
+    fn a_threshold_is_in_its_range() {
+        let with = |threshold: &str| disk(&format!(" }}\nspace_threshold = '{threshold}'")).check();
+        with("1M").unwrap();
+        with("4095T").unwrap();
+        for wrong in ["0", "1023K", "4096T"] {
+            let refused = with(wrong).unwrap_err();
+            assert_eq!(refused.field, "space_threshold");
+            assert!(refused.message.starts_with("must be 1M to 4095T, not "), "{}", refused.message);
         }
     }
 

@@ -2,8 +2,8 @@
 
 use crate::scsi::reservations::{LIST_BYTES_MAX, Refused, Reservations, ReserveIn};
 use crate::scsi::{
-    Addressed, Command, Compare, Config, Extent, Facts, Identity, InitiatorPort, Inventory, Limits, Lun, Naa, Nexus,
-    Ports, Request, Response, ResponseBytes, Rotation, Sense, Settings, Sizes, TargetPort, Transfer, Unit,
+    Addressed, Command, Compare, Config, Counting, Extent, Facts, Identity, InitiatorPort, Inventory, Limits, Lun, Naa,
+    Nexus, Ports, Request, Response, ResponseBytes, Rotation, Sense, Settings, Sizes, TargetPort, Transfer, Unit,
     UnitSettings, UnmapLimits, Unmaps, Usage, answer, decode, decode_control, decode_request, lba_status_out,
     select_mode,
 };
@@ -82,6 +82,7 @@ fn unit(bit: &impl Fn(u8) -> bool, blocks: u16, bounds: u16) -> Unit {
             compare_and_write_blocks_max: if bit(3) { 0 } else { high },
             unmap: (!bit(1)).then_some(unmap),
         },
+        counting: (!bit(1)).then_some(Counting { threshold_bytes: u64::from(bounds) << 20 }),
         ..UnitSettings::default()
     })
     .expect("settings in range")

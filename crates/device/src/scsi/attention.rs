@@ -35,11 +35,13 @@ pub enum Attention {
     InquiryChanged,
     /// The target has other logical units.
     LunsChanged,
+    /// There is less space left than the unit's [threshold](super::Counting::threshold_bytes).
+    SpaceIsLow,
 }
 
 impl Attention {
     /// Every condition: `ALL[attention as usize] == attention`.
-    pub const ALL: [Attention; 12] = [
+    pub const ALL: [Attention; 13] = [
         Attention::PowerOn,
         Attention::Reset,
         Attention::DeviceReset,
@@ -52,6 +54,7 @@ impl Attention {
         Attention::ModeChanged,
         Attention::InquiryChanged,
         Attention::LunsChanged,
+        Attention::SpaceIsLow,
     ];
 
     /// The additional sense code; also what the event of a change says ([`Event::Changed`](super::Event::Changed)).
@@ -69,6 +72,7 @@ impl Attention {
             Attention::ModeChanged => code::MODE_PARAMETERS_CHANGED,
             Attention::InquiryChanged => code::INQUIRY_DATA_CHANGED,
             Attention::LunsChanged => code::REPORTED_LUNS_CHANGED,
+            Attention::SpaceIsLow => code::SPACE_THRESHOLD_REACHED,
         }
     }
 

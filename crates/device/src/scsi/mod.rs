@@ -38,7 +38,7 @@ mod unit;
 mod unmap;
 
 pub use address::{Address, BadTarget, Lun};
-pub use answer::{Extent, Facts, Inventory, Ports, Usage, answer, lba_status_out};
+pub use answer::{Extent, Facts, Inventory, Ports, Usage, answer, asks_usage, lba_status_out};
 pub use attention::{Attention, Attentions, Reports};
 pub use chain::{Buffers, HEAD_BYTES_MAX, Malformed, Request, Sizes, TaskAttribute, Transfer, decode_request};
 pub use command::{Access, Command, Compare, LogPage, ModePages, Operations, PageControl, Query};
@@ -52,5 +52,5 @@ pub use nexus::{InitiatorPort, Nexus, TargetPort};
 pub use pass::{BLOCK_LIMITS_BYTES, is_block_limits, limit_transfers, may_be_sent_again, sent_cdb};
 pub use response::{Response, ResponseBytes, ResponseCode, Status};
 pub use sense::{FieldPointer, Sense, SenseBytes};
-pub use unit::{Limits, Mode, Rotation, Unit, UnitError, UnitSettings, UnmapLimits};
+pub use unit::{Counting, Limits, Mode, Rotation, Unit, UnitError, UnitSettings, UnmapLimits};
 pub use unmap::{UNMAP_LIST_BYTES_MAX, Unmap, Unmaps};

@@ -59,6 +59,26 @@ impl Default for Mode {
     }
 }
 
+/// What is said of the space of a thin unit, in sets of [`SET_BYTES`](Counting::SET_BYTES) (SBC-4, "Logical block provisioning thresholds").
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counting {
+    /// Drivers are told when fewer bytes than these are left; 0: they are not.
+    pub threshold_bytes: u64,
+}
+
+impl Counting {
+    /// Bytes of a set.
+    pub const SET_BYTES: u64 = 1 << 20;
+    /// The largest threshold: the sets that its field counts, in bytes.
+    pub const THRESHOLD_BYTES_MAX: u64 = u32::MAX as u64 * Counting::SET_BYTES;
+
+    /// The threshold, in sets; `None` where there is none.
+    pub fn threshold_sets(self) -> Option<u32> {
+        let sets = u32::try_from(self.threshold_bytes.div_ceil(Counting::SET_BYTES)).unwrap_or(u32::MAX);
+        (sets > 0).then_some(sets)
+    }
+}
+
 /// A logical unit as its export wants it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnitSettings {
@@ -80,6 +100,8 @@ pub struct UnitSettings {
     pub mode: Mode,
     /// MODE SELECT may change WCE.
     pub write_cache_changeable: bool,
+    /// What is said of its space; `None`: nothing, nobody counts it.
+    pub counting: Option<Counting>,
 }
 
 impl Default for UnitSettings {
@@ -100,6 +122,7 @@ impl Default for UnitSettings {
             },
             mode: Mode::default(),
             write_cache_changeable: true,
+            counting: None,
         }
     }
 }

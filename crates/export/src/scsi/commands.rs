@@ -6,19 +6,19 @@ use super::pass;
 use super::ring::{KEPT_BYTES_MAX, ScsiRing};
 use super::swaps::SwapTurn;
 use super::units::{number, of_target};
-use super::work::{Look, PART_BYTES, Ranges, Repeat, Swap, SwapStep, Verify, Work};
+use super::work::{Asks, Found, Look, PART_BYTES, Ranges, Repeat, Swap, SwapStep, Verify, Work};
 use crate::buffers;
 use crate::label::Label;
 use crate::trace::{Object, What};
 use device::scsi::spec::sense::{code, key};
 use device::scsi::{
     Addressed, Attention, Command, Compare, Extent, Facts, Inventory, Ports, Query, Reports, Response, ResponseCode,
-    Sense, Status, Unmaps, answer, decode, lba_status_out, select_mode,
+    Sense, Status, Unmaps, Usage, answer, asks_usage, decode, lba_status_out, select_mode,
 };
 use engine::{Completion, Io, Token};
 use std::sync::{Arc, OnceLock};
 use storage::ways::LINE;
-use storage::{Action, Operation, Step, StorageError, extent};
+use storage::{Action, Counted, Operation, Room, Step, StorageError, extent};
 use values::Lun;
 
 /// Parts that go through memory of ours in one turn; what is left of the command goes on in the next.
@@ -131,7 +131,7 @@ impl ScsiRing {
             Command::Flush { .. } => self.begin(head, Operation::Flush, Work::Answer { moved: 0 }, io),
             Command::Unmap { list_bytes } => self.unmap(head, list_bytes, io),
             Command::WriteSame { offset, len, unmap, data } => self.write_same(head, (offset, len), unmap, data, io),
-            Command::LbaStatus { offset, allocation } => self.look(head, offset, allocation, io),
+            Command::LbaStatus { offset, allocation } => self.look(head, Asks::Data(offset), allocation, io),
             Command::StartStop { start: true, .. } => {
                 self.set_stopped(head, false);
                 self.good(head, 0, 0, io);
@@ -271,16 +271,19 @@ impl ScsiRing {
         self.go_on(head, Step::Done(Ok(())), io);
     }
 
-    /// Has somebody look where there is data: that blocks.
-    fn look(&mut self, head: u16, offset: u64, allocation: u32, io: &mut Io<'_>) {
+    /// Has somebody look: that blocks.
+    fn look(&mut self, head: u16, asks: Asks, allocation: u32, io: &mut Io<'_>) {
         let Some(entry) = self.entry_of(head) else { return };
         let (storage, end) = (entry.storage.clone(), entry.facts.settings().capacity_bytes);
         let place = Arc::new(OnceLock::new());
         let answer = place.clone();
         let room = self.ring.queue.chain.writable_segments().to_vec();
-        self.keep(head, Work::Look(Box::new(Look { offset, allocation, room, place })));
+        self.keep(head, Work::Look(Box::new(Look { asks, allocation, room, place })));
         self.looks.run_elsewhere(io.reply(Token::request(head)), move || {
-            let found = extent::ask(&*storage, offset..end, EXTENTS_MAX);
+            let found = match asks {
+                Asks::Data(offset) => extent::ask(&*storage, offset..end, EXTENTS_MAX).map(Found::Data),
+                Asks::Room(_) => storage.counted().map(Counted::room).transpose().map(Found::Room),
+            };
             // Nothing else can have been put there.
             let _first = answer.set(found);
             // Before the answer is seen: who has it may close the storage.
@@ -291,24 +294,35 @@ impl ScsiRing {
     }
 
     /// Answers with what was found.
-    fn say_status(&mut self, head: u16, io: &Io<'_>) {
+    fn say_found(&mut self, head: u16, io: &Io<'_>) {
         let request = &mut self.ring.slot(head).request;
         let Work::Look(look) = std::mem::replace(&mut request.work, Work::Answer { moved: 0 }) else { return };
-        let Look { offset, allocation, room, place } = *look;
+        let Look { asks, allocation, room, place } = *look;
         // There is nothing when the thread panicked.
         let found = Arc::into_inner(place).and_then(OnceLock::into_inner);
         let found = found.unwrap_or_else(|| Err(StorageError::errno(Action::Look, libc::EIO)));
         let Some(entry) = self.entry_of(head) else { return };
-        match found {
-            Ok(extents) => {
+        let mut out = Vec::new();
+        let made = match (asks, found) {
+            (_, Err(error)) => return self.failed(head, &error, io),
+            (Asks::Data(offset), Ok(Found::Data(extents))) => {
                 let extents = extents.iter().map(|extent| Extent { len: extent.bytes, mapped: extent.data });
-                let mut answer = Vec::new();
-                lba_status_out(&entry.facts, offset, extents, allocation, &mut answer);
+                lba_status_out(&entry.facts, offset, extents, allocation, &mut out);
+                Ok(())
+            }
+            (Asks::Room(query), Ok(Found::Room(found))) => {
+                let lun = entry.unit.lun;
+                self.answer(head, lun, query, allocation, found, &mut out)
+            }
+            (Asks::Data(_) | Asks::Room(_), Ok(_)) => Err(Sense::INTERNAL),
+        };
+        match made {
+            Ok(()) => {
                 let skip = self.ring.slot(head).request.sizes.response_bytes() as u64;
-                let sent = vring::copy::write_at(&room, skip, &answer) as u64;
+                let sent = vring::copy::write_at(&room, skip, &out) as u64;
                 self.good(head, sent, sent, io);
             }
-            Err(error) => self.failed(head, &error, io),
+            Err(sense) => self.check(head, sense, io),
         }
     }
 
@@ -340,8 +354,30 @@ impl ScsiRing {
         }
     }
 
-    /// Answers what needs no storage.
-    fn query(&mut self, head: u16, lun: Lun, query: Query, allocation: u32, io: &Io<'_>) {
+    /// Answers what needs no storage, or only how much of it is used.
+    fn query(&mut self, head: u16, lun: Lun, query: Query, allocation: u32, io: &mut Io<'_>) {
+        if let (Query::LogSense(page), Some(entry)) = (query, self.entry_of(head))
+            && asks_usage(page, &entry.facts)
+        {
+            return self.look(head, Asks::Room(query), allocation, io);
+        }
+        let mut out = Vec::new();
+        match self.answer(head, lun, query, allocation, None, &mut out) {
+            Ok(()) => self.send(head, &out, io),
+            Err(sense) => self.check(head, sense, io),
+        }
+    }
+
+    /// The answer to that.
+    fn answer(
+        &mut self,
+        head: u16,
+        lun: Lun,
+        query: Query,
+        allocation: u32,
+        room: Option<Room>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Sense> {
         let luns: Vec<_> = of_target(&self.list, lun.target).map(|unit| number(unit.lun)).collect();
         let sense = match (query, self.entry_of(head)) {
             (Query::RequestSense { .. }, Some(entry)) if entry.attention => entry.unit.take_attention(),
@@ -351,19 +387,20 @@ impl ScsiRing {
         let name = self.port.name;
         let entry = self.entry_of(head);
         let all = entry.as_ref().map_or_else(|| vec![own], |entry| entry.unit.logical.look(State::ports));
+        let usage = room.map(|Room { used_bytes, available_bytes, is_shared: shared }| Usage {
+            used_bytes,
+            available_bytes,
+            shared,
+        });
         let facts = Facts {
             addressed: entry.as_ref().map_or(Addressed::Nothing, |entry| Addressed::Disk(&entry.facts)),
             identity: entry.as_ref().map(|entry| entry.unit.identity()),
             inventory: Inventory::Target(&luns),
             ports: Ports { own, name: &name, all: &all },
             sense,
-            usage: None,
+            usage,
         };
-        let mut out = Vec::new();
-        match answer(query, allocation, &facts, &mut out) {
-            Ok(()) => self.send(head, &out, io),
-            Err(sense) => self.check(head, sense, io),
-        }
+        answer(query, allocation, &facts, out)
     }
 
     /// Sends an answer to the command that was popped.
@@ -416,7 +453,7 @@ impl ScsiRing {
     pub(super) fn resume(&mut self, head: u16, completion: Completion, io: &mut Io<'_>) {
         let request = &mut self.ring.slot(head).request;
         let step = match &mut request.work {
-            Work::Look(_) => return self.say_status(head, io),
+            Work::Look(_) => return self.say_found(head, io),
             Work::Reserve(_) => return self.go_on_reserving(head, completion.result, io),
             Work::Pass(_) => return self.passed(head, io),
             _ if std::mem::take(&mut request.between) => Step::Done(Ok(())),

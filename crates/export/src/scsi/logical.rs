@@ -169,6 +169,21 @@ impl LogicalUnits {
         }
     }
 
+    /// Whether the storage of a disk has less space left than its threshold: whoever has it as a unit is told when that begins, or when
+    /// they do.
+    pub fn set_space_low(&self, disk: &str, is_low: bool) {
+        let all: Vec<_> = self.lock().units.values().filter_map(Weak::upgrade).collect();
+        let is_news = |state: &State| state.has_threshold() && state.is_space_low != is_low;
+        for unit in all.iter().filter(|unit| unit.disk == disk && unit.look(is_news)) {
+            unit.change(|state| {
+                state.is_space_low = is_low;
+                if is_low {
+                    state.tell_all(Attention::SpaceIsLow);
+                }
+            });
+        }
+    }
+
     /// An earlier program has left these reservations of a unit.
     ///
     /// # Errors
@@ -279,6 +294,8 @@ pub(crate) struct State {
     left: BTreeMap<(TargetPort, Lun), Attentions>,
     /// Paths so far.
     came: u64,
+    /// There is less space left than its threshold.
+    is_space_low: bool,
 }
 
 /// A device's way to it.
@@ -360,13 +377,19 @@ impl State {
         self.reservations.nexus_lost(nexus);
         let news = self.first_news();
         if let Some(path) = self.paths.get_mut(&path) {
-            path.attentions = Attentions::NONE.with(news);
+            path.attentions = news;
         }
     }
 
     /// What a driver hears first: after power on there are no reservations, after a reset there may be (SPC-5, "Reservations").
-    fn first_news(&self) -> Attention {
-        if self.reservations.is_empty() { Attention::PowerOn } else { Attention::Reset }
+    fn first_news(&self) -> Attentions {
+        let begins = if self.reservations.is_empty() { Attention::PowerOn } else { Attention::Reset };
+        let news = Attentions::NONE.with(begins);
+        if self.is_space_low { news.with(Attention::SpaceIsLow) } else { news }
+    }
+
+    fn has_threshold(&self) -> bool {
+        self.facts.settings().counting.is_some_and(|counting| counting.threshold_bytes > 0)
     }
 
     fn condition(&self) -> UnitCondition {
@@ -476,8 +499,8 @@ impl Drop for Storing<'_> {
 
 impl Logical {
     fn new(options: UnitOptions, common: Common, left: Left) -> Result<Logical, ExportError> {
-        let UnitOptions { disk, serial, storage, kept, .. } = options;
-        let mut facts = Facts::new(settings(storage.as_ref(), common))?;
+        let UnitOptions { disk, serial, storage, kept, threshold_bytes, .. } = options;
+        let mut facts = Facts::new(settings(storage.as_ref(), common, threshold_bytes))?;
         let condition = left.condition.unwrap_or_default();
         if !condition.attentions.is_empty() {
             let UnitCondition { write_cache, descriptor_sense, stopped, .. } = condition;
@@ -507,6 +530,7 @@ impl Logical {
                 expected: left.ports,
                 left: condition.attentions.into_iter().map(told_again).collect(),
                 came: 0,
+                is_space_low: false,
             }),
             kept,
             jobs: Jobs::on(&RECORDS),
@@ -636,7 +660,7 @@ impl Logical {
             }
             let path = state.came;
             state.came += 1;
-            let news = || Attentions::NONE.with(state.first_news());
+            let news = || state.first_news();
             let attentions = state.left.get(&(port.nexus.port, lun)).copied().unwrap_or_else(news);
             state.left.remove(&(port.nexus.port, lun));
             let ports_before = state.ports().len();

@@ -6,7 +6,7 @@ use super::lost::LostTasks;
 use super::port::Port;
 use crate::ExportError;
 use crate::queue::Broken;
-use device::scsi::{Attention, Identity, Limits, Mode, Nexus, Rotation, Sense, UnitSettings, UnmapLimits};
+use device::scsi::{Attention, Counting, Identity, Limits, Mode, Nexus, Rotation, Sense, UnitSettings, UnmapLimits};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
@@ -36,6 +36,8 @@ pub struct UnitOptions {
     pub storage: Arc<dyn Storage>,
     /// What keeps its reservations over a loss of power, if anything does.
     pub kept: Option<Arc<RecordFile>>,
+    /// The driver is told when its storage has fewer bytes left than these; 0: it is not.
+    pub threshold_bytes: u64,
 }
 
 /// A logical unit as it is at one moment.
@@ -191,7 +193,7 @@ pub(super) fn whole_blocks(bytes: u64, block_size_bytes: u32) -> u64 {
     bytes / u64::from(block_size_bytes) * u64::from(block_size_bytes)
 }
 
-pub(super) fn settings(storage: &dyn Storage, common: Common) -> UnitSettings {
+pub(super) fn settings(storage: &dyn Storage, common: Common, threshold_bytes: u64) -> UnitSettings {
     let about = storage.describe();
     let block_bytes = common.block_size_bytes.max(about.block_size_bytes);
     let physical = about.physical_block_bytes.max(block_bytes);
@@ -219,6 +221,8 @@ pub(super) fn settings(storage: &dyn Storage, common: Common) -> UnitSettings {
         // Whoever may turn it on does so, or never flushes.
         mode: Mode { write_cache: common.write_back && !common.write_back_changeable, ..Mode::default() },
         write_cache_changeable: common.write_back_changeable,
+        // What is not thin has all its space from the beginning.
+        counting: storage.counted().filter(|_| about.discard).map(|_| Counting { threshold_bytes }),
     }
 }
 

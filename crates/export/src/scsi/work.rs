@@ -4,11 +4,11 @@ use super::logical::Waiting;
 use super::pass::Passing;
 use super::swaps::SwapTurn;
 use super::tasks::Word;
-use device::scsi::{Compare, InitiatorPort};
+use device::scsi::{Compare, InitiatorPort, Query};
 use libc::iovec;
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, Weak};
-use storage::{Extent, Operation, StorageError, Task};
+use storage::{Extent, Operation, Room, StorageError, Task};
 use vring::Segment;
 
 /// Bytes that are read or written at once where they go through memory of ours.
@@ -256,10 +256,10 @@ impl Swap {
     }
 }
 
-/// A question of where there is data.
+/// A question that only a file system answers, or what is like one.
 #[derive(Debug)]
 pub(crate) struct Look {
-    pub(crate) offset: u64,
+    pub(crate) asks: Asks,
     /// Most bytes of the answer.
     pub(crate) allocation: u32,
     /// Where the driver wants it: the writable segments of its chain.
@@ -267,8 +267,25 @@ pub(crate) struct Look {
     pub(crate) place: Place,
 }
 
-/// Where the answer to it is put.
-pub(crate) type Place = Arc<OnceLock<Result<Vec<Extent>, StorageError>>>;
+/// What is asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Asks {
+    /// Where there is data, from this byte on.
+    Data(u64),
+    /// How much is used, for the answer to this.
+    Room(Query),
+}
+
+/// What was found.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Data(Vec<Extent>),
+    /// Nothing where nobody counts.
+    Room(Option<Room>),
+}
+
+/// Where that is put.
+pub(crate) type Place = Arc<OnceLock<Result<Found, StorageError>>>;
 
 /// Lends a task memory that stays where it is until the task has ended: it belongs to the same request.
 fn lend(task: &mut Task, buffer: &mut [u8]) {

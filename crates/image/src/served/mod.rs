@@ -86,7 +86,7 @@ use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use storage::{Action, Description, Execution, Extent, Handed, Marked, Step, Storage, StorageError, Task};
+use storage::{Action, Counted, Description, Execution, Extent, Handed, Marked, Step, Storage, StorageError, Task};
 
 /// See the module. Dropped, it gives back what was reserved.
 pub struct Qcow2Storage {
@@ -145,6 +145,11 @@ impl Storage for Qcow2Storage {
 
     fn extents(&self, range: Range<u64>, most: usize) -> Result<Vec<Extent>, StorageError> {
         self.shared.chain.extents(range, most).map_err(|trouble| self.failed(Action::Look, &trouble))
+    }
+
+    /// Backing files are only read.
+    fn counted(&self) -> Option<&dyn Counted> {
+        self.shared.chain.files.first()?.counted()
     }
 }
 

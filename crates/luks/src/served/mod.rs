@@ -33,7 +33,7 @@ use crate::xts::Xts;
 use engine::{Completion, Io, Token};
 use pool::Pool;
 use std::sync::Arc;
-use storage::{Description, Execution, Handed, Step, Storage, StorageError, Task, VolumeControl};
+use storage::{Counted, Description, Execution, Handed, Step, Storage, StorageError, Task, VolumeControl};
 
 /// See the module.
 pub struct LuksStorage {
@@ -116,5 +116,9 @@ impl Storage for LuksStorage {
 
     fn volume(&self) -> Option<&dyn VolumeControl> {
         self.lower.volume()
+    }
+
+    fn counted(&self) -> Option<&dyn Counted> {
+        self.lower.counted()
     }
 }

@@ -29,7 +29,7 @@ use open::Hold;
 pub(crate) use open::open_to_look;
 pub use open::{FileOptions, check_access, check_kind, check_makes_files, check_writable, forget_cached};
 
-use crate::{Description, Execution, Extent, Handed, Step, Storage, StorageError, Task};
+use crate::{Counted, Description, Execution, Extent, Handed, Room, Step, Storage, StorageError, Task};
 use engine::{Completion, Io, SharedFile, Token};
 use gate::Gate;
 use holes::Known;
@@ -129,6 +129,16 @@ impl Storage for FileStorage {
 
     fn extents(&self, range: Range<u64>, most: usize) -> Result<Vec<Extent>, StorageError> {
         Ok(holes::extents(&*self.file, &self.known, range, most))
+    }
+
+    fn counted(&self) -> Option<&dyn Counted> {
+        (!self.measures.device).then_some(self as &dyn Counted)
+    }
+}
+
+impl Counted for FileStorage {
+    fn room(&self) -> Result<Room, StorageError> {
+        Room::of_file(&*self.file)
     }
 }
 

@@ -19,7 +19,7 @@ pub use open::MemoryOptions;
 use crate::buffers::Lent;
 use crate::jobs::Jobs;
 use crate::null::{check_growth, only_inline};
-use crate::{Description, Execution, Handed, Operation, Step, Storage, StorageError, Task, buffers};
+use crate::{Counted, Description, Execution, Handed, Operation, Room, Step, Storage, StorageError, Task, buffers};
 use engine::{Completion, Io, Token};
 use libc::iovec;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -155,5 +155,15 @@ impl Storage for MemoryStorage {
 
     fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
         only_inline(execution, "memory")
+    }
+
+    fn counted(&self) -> Option<&dyn Counted> {
+        gives_back(&self.map).then_some(self as &dyn Counted)
+    }
+}
+
+impl Counted for MemoryStorage {
+    fn room(&self) -> Result<Room, StorageError> {
+        Room::of_file(self.map.backing())
     }
 }

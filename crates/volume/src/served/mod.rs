@@ -72,8 +72,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use storage::{
-    Action, Description, Execution, Extent, GoBeforeError, Handed, InFront, LogMark, Step, Storage, StorageError, Task,
-    VolumeControl, VolumeFigures, VolumeStatus,
+    Action, Counted, Description, Execution, Extent, GoBeforeError, Handed, InFront, LogMark, Step, Storage,
+    StorageError, Task, VolumeControl, VolumeFigures, VolumeStatus,
 };
 use values::SyncMode;
 use writeback::WriteBack;
@@ -241,6 +241,10 @@ impl Storage for LoggedStorage {
 
     fn extents(&self, range: Range<u64>, most: usize) -> Result<Vec<Extent>, StorageError> {
         self.shared.extents(range, most)
+    }
+
+    fn counted(&self) -> Option<&dyn Counted> {
+        self.shared.lower.counted()
     }
 
     fn volume(&self) -> Option<&dyn VolumeControl> {

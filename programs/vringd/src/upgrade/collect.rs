@@ -5,7 +5,7 @@ use super::envelope;
 use super::state::{self, State};
 use crate::convert;
 use control::model::config::ExportKind;
-use control::model::{NewDisk, NewExport};
+use control::model::{ByteSize, NewDisk, NewExport};
 use disk::Disk;
 use engine::WorkerStatus;
 use export::{Export, ExportStatus, LogicalUnitName, LogicalUnits, UnitCondition};
@@ -71,6 +71,7 @@ pub(super) fn disk(disk: &Disk, purpose: Purpose, out: &mut Outgoing) -> Result<
         storage: disk.spec(),
         shared: disk.is_shared(),
         reservations: kept.map(|file| file.path().to_owned()),
+        space_threshold: disk.space_threshold_bytes().map(ByteSize),
     };
     let kept = kept.map(|file| kept_in(file, purpose)).transpose().map_err(|error| error.to_string())?;
     let reservations = kept.map(|(fd, HandedRecord { number, record })| {

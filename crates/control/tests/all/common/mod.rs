@@ -318,7 +318,15 @@ impl Daemon for Fake {
             let owner = User::Export(export.name.clone());
             let storage = export.storage.clone().filter(|_| export.disk.is_none())?;
             let (name, users) = (export.name.clone(), vec![owner.clone()]);
-            Some(Disk { name, owner: Some(owner), storage, shared: false, reservations: None, users })
+            Some(Disk {
+                name,
+                owner: Some(owner),
+                storage,
+                shared: false,
+                reservations: None,
+                space_threshold_bytes: None,
+                users,
+            })
         };
         disks.extend(books.exports.iter().filter_map(own));
         Ok(disks)
@@ -359,7 +367,10 @@ impl Daemon for Fake {
             return Err(DiskError::Exists { name: new.name }.into());
         }
         let storage = storage_info(512, &new.storage)?;
-        let disk = Disk { name: new.name, owner: None, storage, shared: new.shared, reservations: None, users: vec![] };
+        let space_threshold_bytes = new.space_threshold.map(|size| size.0);
+        let (name, shared) = (new.name, new.shared);
+        let disk =
+            Disk { name, owner: None, storage, shared, reservations: None, space_threshold_bytes, users: vec![] };
         self.books.lock().unwrap().disks.push(disk.clone());
         Ok(disk)
     }

@@ -4,7 +4,7 @@ use super::{Facts, put_short_length};
 use crate::scsi::command::LogPage;
 use crate::scsi::sense::Sense;
 use crate::scsi::spec::page::log;
-use crate::scsi::unit::Unit;
+use crate::scsi::unit::{Counting, Unit};
 
 /// How much of its space a thin unit's storage has used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,25 +17,29 @@ pub struct Usage {
     pub shared: bool,
 }
 
-/// Resources are counted in sets of this many bytes.
-const SET_BYTES: u64 = 1 << 20;
+const SET_BYTES: u64 = Counting::SET_BYTES;
 
-/// log2 of the blocks in a set (SBC-4, "Logical Block Provisioning VPD page", THRESHOLD EXPONENT).
+/// log2 of the blocks in a set (SBC-4, "Logical Block Provisioning VPD page", THRESHOLD EXPONENT); 0 where nobody counts.
 pub(super) fn threshold_exponent(unit: &Unit) -> u8 {
-    (SET_BYTES / u64::from(unit.block_bytes())).ilog2() as u8
+    unit.settings().counting.map_or(0, |_| (SET_BYTES / u64::from(unit.block_bytes())).ilog2() as u8)
+}
+
+/// Whether an answer to this has to be told how much is used.
+pub fn asks_usage(asked: LogPage, unit: &Unit) -> bool {
+    (asked.page, asked.subpage) == (log::PROVISIONING, 0) && unit.settings().counting.is_some()
 }
 
 /// Bits of byte 0 of a page: it is a subpage (SPF).
 const SUBPAGE: u8 = 0x40;
 
 pub(super) fn page(asked: LogPage, facts: &Facts<'_>, out: &mut Vec<u8>) -> Result<(), Sense> {
-    let usage = facts.usage.as_ref();
+    let counting = facts.unit()?.settings().counting;
     let start = out.len();
     match (asked.page, asked.subpage) {
         (log::SUPPORTED, 0 | log::ALL_SUBPAGES) if asked.first > 0 => return Err(Sense::cdb(5)),
         (log::SUPPORTED, 0) => {
             out.extend_from_slice(&[log::SUPPORTED, 0, 0, 0, log::SUPPORTED]);
-            out.extend(usage.map(|_| log::PROVISIONING));
+            out.extend(counting.map(|_| log::PROVISIONING));
         }
         (log::SUPPORTED, log::ALL_SUBPAGES) => {
             let subpages = log::ALL_SUBPAGES;
@@ -49,9 +53,9 @@ pub(super) fn page(asked: LogPage, facts: &Facts<'_>, out: &mut Vec<u8>) -> Resu
                 log::SUPPORTED,
                 subpages,
             ]);
-            out.extend(usage.into_iter().flat_map(|_| [log::PROVISIONING, 0]));
+            out.extend(counting.into_iter().flat_map(|_| [log::PROVISIONING, 0]));
         }
-        (log::PROVISIONING, 0) => provisioning(asked.first, usage.ok_or(Sense::cdb_bit(2, 5))?, out)?,
+        (log::PROVISIONING, 0) => provisioning(asked.first, &facts.usage.ok_or(Sense::cdb_bit(2, 5))?, out)?,
         (log::SUPPORTED | log::PROVISIONING, _) => return Err(Sense::cdb(3)),
         _ => return Err(Sense::cdb_bit(2, 5)),
     }

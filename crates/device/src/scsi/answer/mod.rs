@@ -9,7 +9,7 @@ mod ports;
 mod vpd;
 
 pub use capacity::{Extent, lba_status_out};
-pub use log::Usage;
+pub use log::{Usage, asks_usage};
 pub use luns::Inventory;
 pub use ports::Ports;
 
@@ -32,7 +32,7 @@ pub struct Facts<'a> {
     pub ports: Ports<'a>,
     /// What REQUEST SENSE says: the unit attention condition that is thereby reported.
     pub sense: Option<Sense>,
-    /// How much of its space the storage has used.
+    /// How much of its space the storage has used, for an answer that [has to be told](asks_usage).
     pub usage: Option<Usage>,
 }
 

@@ -36,7 +36,7 @@ pub(super) fn page(page: u8, facts: &Facts<'_>, out: &mut Vec<u8>) -> Result<(),
         (vpd::SERIAL, _) => out.extend(facts.identity.map_or("", Identity::serial).bytes()),
         (vpd::BLOCK_LIMITS, Addressed::Disk(unit)) => block_limits(unit, out),
         (vpd::CHARACTERISTICS, Addressed::Disk(unit)) => characteristics(unit, out),
-        (_, Addressed::Disk(unit)) => provisioning(unit, facts.usage.is_some(), out),
+        (_, Addressed::Disk(unit)) => provisioning(unit, out),
         (_, _) => {}
     }
     put_short_length(out, start + 2);
@@ -113,7 +113,7 @@ fn characteristics(unit: &Unit, out: &mut Vec<u8>) {
 }
 
 /// SBC-4, "Logical Block Provisioning VPD page".
-fn provisioning(unit: &Unit, counted: bool, out: &mut Vec<u8>) {
+fn provisioning(unit: &Unit, out: &mut Vec<u8>) {
     /// UNMAP, WRITE SAME (16) and WRITE SAME (10) unmap.
     const LBPU: u8 = 0x80;
     const LBPWS: u8 = 0x40;
@@ -122,7 +122,6 @@ fn provisioning(unit: &Unit, counted: bool, out: &mut Vec<u8>) {
     const LBPRZ: u8 = 0x04;
     /// PROVISIONING TYPE.
     const THIN: u8 = 2;
-    let exponent = if counted { threshold_exponent(unit) } else { 0 };
     let (flags, kind) = match unit.limits().unmap {
         None => (0, 0),
         Some(unmap) => {
@@ -130,5 +129,5 @@ fn provisioning(unit: &Unit, counted: bool, out: &mut Vec<u8>) {
             (LBPU | same | if unmap.zeroes { LBPRZ } else { 0 }, THIN)
         }
     };
-    out.extend_from_slice(&[exponent, flags, kind, 0]);
+    out.extend_from_slice(&[threshold_exponent(unit), flags, kind, 0]);
 }

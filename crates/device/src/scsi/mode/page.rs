@@ -1,26 +1,37 @@
 //! The mode pages of a disk.
 
 use crate::scsi::spec::page::mode;
-use crate::scsi::unit::{Mode, Unit};
+use crate::scsi::unit::{Counting, Mode, Unit};
 
 /// Bytes of the longest page, with its header.
-const PAGE_BYTES_MAX: usize = 20;
+const PAGE_BYTES_MAX: usize = 24;
 
 /// A page: its code, the bytes behind its header in each state, and what of them can be changed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Page {
     pub(super) code: u8,
+    /// 0: it is no subpage.
+    pub(super) subpage: u8,
     /// Bytes, with the header.
     pub(super) bytes: usize,
 }
 
-/// Every page, in the order in which they are sent: by code.
-pub(super) const PAGES: [Page; 4] = [
-    Page { code: mode::ERROR_RECOVERY, bytes: 12 },
-    Page { code: mode::CACHING, bytes: 20 },
-    Page { code: mode::CONTROL, bytes: 12 },
-    Page { code: mode::EXCEPTIONS, bytes: 12 },
+const PROVISIONING: Page = Page { code: mode::EXCEPTIONS, subpage: mode::PROVISIONING, bytes: 24 };
+
+/// Every page, in the order in which they are sent: by code and subpage.
+const PAGES: [Page; 5] = [
+    Page { code: mode::ERROR_RECOVERY, subpage: 0, bytes: 12 },
+    Page { code: mode::CACHING, subpage: 0, bytes: 20 },
+    Page { code: mode::CONTROL, subpage: 0, bytes: 12 },
+    Page { code: mode::EXCEPTIONS, subpage: 0, bytes: 12 },
+    PROVISIONING,
 ];
+
+/// Those of a unit.
+pub(super) fn pages_of(unit: &Unit) -> impl Iterator<Item = Page> + use<> {
+    let is_counted = unit.settings().counting.is_some();
+    PAGES.into_iter().filter(move |page| is_counted || *page != PROVISIONING)
+}
 
 /// SBC-4, "Caching mode page": WCE of byte 2.
 const CACHING_2_WCE: u8 = 0x04;
@@ -33,6 +44,13 @@ const CONTROL_3_UNRESTRICTED: u8 = 0x10;
 const CONTROL_5_TAS: u8 = 0x40;
 /// SPC-5, "Informational Exceptions Control mode page": DEXCPT of byte 2 (there are none).
 const EXCEPTIONS_2_DEXCPT: u8 = 0x08;
+/// SPC-5, "Mode page and subpage formats": SPF of byte 0.
+pub(super) const SUBPAGE_FORMAT: u8 = 0x40;
+/// SBC-4, "Logical Block Provisioning mode page": a descriptor at byte 16, with ENABLED of a threshold that is soft, in sets, and reached from
+/// above; THRESHOLD RESOURCE, as the log page's parameter code, and THRESHOLD COUNT. SITUA of byte 4 is 0: all hear of it.
+const PROVISIONING_16_ENABLED: u8 = 0x80;
+const PROVISIONING_17_AVAILABLE: u8 = 0x01;
+const PROVISIONING_COUNT_AT: usize = 20;
 
 /// A page as it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,10 +69,16 @@ impl std::ops::Deref for PageBytes {
 
 impl Page {
     /// The values that it has in a mode.
-    pub(super) fn values(self, mode: Mode) -> PageBytes {
+    pub(super) fn values(self, mode: Mode, unit: &Unit) -> PageBytes {
         let mut page = self.header();
         let flag = |when: bool, bit: u8| if when { bit } else { 0 };
         match self.code {
+            _ if self == PROVISIONING => {
+                let sets = unit.settings().counting.and_then(Counting::threshold_sets);
+                page.bytes[16] = flag(sets.is_some(), PROVISIONING_16_ENABLED);
+                page.bytes[17] = PROVISIONING_17_AVAILABLE;
+                page.bytes[PROVISIONING_COUNT_AT..].copy_from_slice(&sets.unwrap_or(0).to_be_bytes());
+            }
             mode::CACHING => page.bytes[2] = flag(mode.write_cache, CACHING_2_WCE),
             mode::CONTROL => {
                 page.bytes[2] = CONTROL_2_TST_OWN | CONTROL_2_GLTSD | flag(mode.descriptor_sense, CONTROL_2_D_SENSE);
@@ -91,9 +115,13 @@ impl Page {
 
     fn header(self) -> PageBytes {
         let mut bytes = [0; PAGE_BYTES_MAX];
-        bytes[0] = self.code;
-        // A page has at most 20 bytes.
-        bytes[1] = (self.bytes - 2) as u8;
+        // A page has at most 24 bytes.
+        match self.subpage {
+            0 => [bytes[0], bytes[1]] = [self.code, (self.bytes - 2) as u8],
+            subpage => {
+                [bytes[0], bytes[1], bytes[3]] = [self.code | SUBPAGE_FORMAT, subpage, (self.bytes - 4) as u8];
+            }
+        }
         PageBytes { bytes, len: self.bytes }
     }
 }

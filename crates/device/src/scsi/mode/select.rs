@@ -1,6 +1,6 @@
 //! MODE SELECT (SPC-5, "MODE SELECT (6) command" and "(10)").
 
-use super::page::{PAGES, Page};
+use super::page::{Page, SUBPAGE_FORMAT, pages_of};
 use super::{
     HEADER_6_BYTES, HEADER_10_BYTES, LONG_DESCRIPTOR_BYTES, LONG_LBA, SHORT_DESCRIPTOR_BYTES, long_descriptor,
     short_descriptor,
@@ -26,7 +26,7 @@ pub fn select_mode(list: &[u8], long: bool, unit: &Unit) -> Result<Mode, Sense> 
     let mut mode = unit.mode();
     let mut at = end;
     while let Some(rest) = list.get(at..).filter(|rest| !rest.is_empty()) {
-        let page = page_of(rest, at)?;
+        let page = page_of(rest, at, unit)?;
         let values = rest.get(..page.bytes).ok_or(Sense::PARAMETER_LIST_LENGTH)?;
         check_values(page, values, at, unit)?;
         mode = page.apply(values, mode);
@@ -85,18 +85,28 @@ fn check_descriptor(descriptor: &[u8], long_lba: bool, at: usize, unit: &Unit) -
 }
 
 /// The page that begins here, with its own length.
-fn page_of(rest: &[u8], at: usize) -> Result<Page, Sense> {
+fn page_of(rest: &[u8], at: usize, unit: &Unit) -> Result<Page, Sense> {
     // Everything before was checked: a few pages.
     let at = u16::try_from(at).unwrap_or(u16::MAX);
-    let [code, length] = *rest.first_chunk().ok_or(Sense::PARAMETER_LIST_LENGTH)?;
-    // PS is reserved here, and SPF is of subpages, of which there are none: with either bit it is no page of ours.
-    let page = PAGES.into_iter().find(|page| page.code == code).ok_or(Sense::list(at))?;
-    if usize::from(length) == page.bytes - 2 { Ok(page) } else { Err(Sense::list(at + 1)) }
+    let [code, second] = *rest.first_chunk().ok_or(Sense::PARAMETER_LIST_LENGTH)?;
+    // PS is reserved here: with that bit it is no page of ours.
+    let mut pages = pages_of(unit).filter(|page| page.code == code & !SUBPAGE_FORMAT);
+    if code & SUBPAGE_FORMAT == 0 {
+        let page = pages.find(|page| page.subpage == 0).ok_or(Sense::list(at))?;
+        return if usize::from(second) == page.bytes - 2 { Ok(page) } else { Err(Sense::list(at + 1)) };
+    }
+    let mut subpages = pages.filter(|page| page.subpage > 0).peekable();
+    if subpages.peek().is_none() {
+        return Err(Sense::list(at));
+    }
+    let page = subpages.find(|page| page.subpage == second).ok_or(Sense::list(at + 1))?;
+    let [_, _, high, low] = *rest.first_chunk().ok_or(Sense::PARAMETER_LIST_LENGTH)?;
+    if usize::from(u16::from_be_bytes([high, low])) == page.bytes - 4 { Ok(page) } else { Err(Sense::list(at + 2)) }
 }
 
 /// What is not changeable is as it is.
 fn check_values(page: Page, values: &[u8], at: usize, unit: &Unit) -> Result<(), Sense> {
-    let current = page.values(unit.mode());
+    let current = page.values(unit.mode(), unit);
     let changeable = page.changeable(unit);
     let fields = values.iter().zip(current.iter()).zip(changeable.iter()).enumerate().skip(2);
     for (offset, ((given, now), mask)) in fields {

@@ -1,6 +1,6 @@
 //! MODE SENSE (SPC-5, "MODE SENSE (6) command" and "(10)").
 
-use super::page::PAGES;
+use super::page::pages_of;
 use super::{HEADER_6_BYTES, HEADER_10_BYTES, LONG_LBA, long_descriptor, short_descriptor};
 use crate::scsi::command::{ModePages, PageControl};
 use crate::scsi::sense::Sense;
@@ -12,11 +12,13 @@ const WRITE_PROTECTED: u8 = 0x80;
 const DPOFUA: u8 = 0x10;
 
 pub(in crate::scsi) fn sense(asked: ModePages, unit: &Unit, out: &mut Vec<u8>) -> Result<(), Sense> {
-    let pages = || PAGES.into_iter().filter(|page| asked.page == mode::ALL || asked.page == page.code);
-    if pages().next().is_none() {
+    let of_code = || pages_of(unit).filter(|page| asked.page == mode::ALL || asked.page == page.code);
+    if of_code().next().is_none() {
         return Err(Sense::cdb_bit(2, 5));
     }
-    if asked.subpage != 0 && asked.subpage != mode::ALL_SUBPAGES {
+    let pages = || of_code().filter(|page| asked.subpage == mode::ALL_SUBPAGES || asked.subpage == page.subpage);
+    // All pages have no subpage in common but 0.
+    if pages().next().is_none() || asked.page == mode::ALL && !matches!(asked.subpage, 0 | mode::ALL_SUBPAGES) {
         return Err(Sense::cdb(3));
     }
     let start = out.len();
@@ -41,13 +43,13 @@ pub(in crate::scsi) fn sense(asked: ModePages, unit: &Unit, out: &mut Vec<u8>) -
     out.extend_from_slice(descriptor);
     for page in pages() {
         let bytes = match asked.control {
-            PageControl::Current => page.values(unit.mode()),
-            PageControl::Default => page.values(unit.settings().mode),
+            PageControl::Current => page.values(unit.mode(), unit),
+            PageControl::Default => page.values(unit.settings().mode, unit),
             PageControl::Changeable => page.changeable(unit),
         };
         out.extend_from_slice(&bytes);
     }
-    // MODE DATA LENGTH does not count itself; all pages together have 56 bytes.
+    // MODE DATA LENGTH does not count itself; all pages together have 80 bytes.
     let bytes = out.len() - start;
     let field = if asked.long { bytes - 2 } else { bytes - 1 } as u8;
     let at = if asked.long { start + 1 } else { start };

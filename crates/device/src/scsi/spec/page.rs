@@ -26,6 +26,8 @@ pub mod mode {
     pub const CONTROL: u8 = 0x0a;
     /// Informational exceptions control.
     pub const EXCEPTIONS: u8 = 0x1c;
+    /// Subpage of that: logical block provisioning.
+    pub const PROVISIONING: u8 = 0x02;
     /// Every page.
     pub const ALL: u8 = 0x3f;
     /// Every subpage.

@@ -2,8 +2,8 @@
 
 use super::units::{identity, unit, unit_with};
 use device::scsi::{
-    Addressed, Facts, Identity, Inventory, LogPage, Lun, Naa, Operations, Ports, Query, Rotation, Sense, TargetPort,
-    Unit, Usage, answer,
+    Addressed, Counting, Facts, Identity, Inventory, LogPage, Lun, Naa, Operations, Ports, Query, Rotation, Sense,
+    TargetPort, Unit, Usage, answer,
 };
 
 const PORTS: [TargetPort; 2] = [TargetPort(1), TargetPort(0x0203)];
@@ -154,10 +154,9 @@ fn characteristics() {
 
 #[test]
 fn provisioning() {
-    let mut world = World::new(unit());
-    assert_eq!(page(&world, 0xb2), [0, 0xe4, 2, 0]);
-    world.usage = Some(Usage { used_bytes: 0, available_bytes: None, shared: false });
-    assert_eq!(page(&world, 0xb2), [11, 0xe4, 2, 0], "sets of 2048 blocks");
+    assert_eq!(page(&World::new(unit()), 0xb2), [0, 0xe4, 2, 0]);
+    let counted = unit_with(|s| s.counting = Some(Counting::default()));
+    assert_eq!(page(&World::new(counted), 0xb2), [11, 0xe4, 2, 0], "sets of 2048 blocks");
     let no_zeroes = unit_with(|s| {
         s.limits.unmap.as_mut().unwrap().zeroes = false;
         s.limits.write_same_blocks_max = 0;
@@ -252,6 +251,7 @@ fn log_pages() {
     assert_eq!(ask(&world, 0, 1, 0), Err(Sense::cdb(3)));
     assert_eq!(ask(&world, 0, 0, 1), Err(Sense::cdb(5)));
 
+    world.unit = unit_with(|s| s.counting = Some(Counting::default()));
     world.usage = Some(Usage { used_bytes: (5 << 20) + 1, available_bytes: Some((9 << 20) + 1), shared: true });
     assert_eq!(ask(&world, 0, 0, 0).unwrap(), [0, 0, 0, 2, 0, 0x0c]);
     assert_eq!(ask(&world, 0, 0xff, 0).unwrap(), [0x40, 0xff, 0, 6, 0, 0, 0, 0xff, 0x0c, 0]);

@@ -64,7 +64,7 @@ proptest! {
 
     #[test]
     fn bits_that_are_none_are_left_out(bits: u16) {
-        prop_assert_eq!(Attentions::from_bits(bits).bits(), bits & 0x0fff);
-        prop_assert_eq!(Attentions::from_bits(bits).iter().count(), (bits & 0x0fff).count_ones() as usize);
+        prop_assert_eq!(Attentions::from_bits(bits).bits(), bits & 0x1fff);
+        prop_assert_eq!(Attentions::from_bits(bits).iter().count(), (bits & 0x1fff).count_ones() as usize);
     }
 }

@@ -2,7 +2,8 @@
 
 use super::units::{unit, unit_with};
 use device::scsi::{
-    Addressed, Command, Facts, Inventory, Mode, Naa, Ports, Sense, TargetPort, Unit, answer, decode, select_mode,
+    Addressed, Command, Counting, Facts, Inventory, Mode, Naa, Ports, Sense, TargetPort, Unit, answer, decode,
+    select_mode,
 };
 use proptest::prelude::*;
 
@@ -47,6 +48,40 @@ fn pages_that_are_not_there_are_refused() {
     assert_eq!(ask(&unit(), &[0x1a, 0, 0x02, 0, 255, 0]), Err(Sense::cdb_bit(2, 5)));
     assert_eq!(ask(&unit(), &[0x1a, 0, 0x00, 0, 255, 0]), Err(Sense::cdb_bit(2, 5)));
     assert_eq!(ask(&unit(), &[0x1a, 0, 0x0a, 1, 255, 0]), Err(Sense::cdb(3)));
+}
+
+/// SBC-4, "Logical Block Provisioning mode page": with one descriptor of a soft threshold of what is available.
+#[test]
+fn a_unit_whose_space_is_counted_has_a_threshold() {
+    let with = |threshold_bytes| unit_with(|s| s.counting = Some(Counting { threshold_bytes }));
+    let page = |enabled: u8, sets: u8| {
+        let threshold = [enabled, 1, 0, 0, 0, 0, 0, sets];
+        [&[0x5c, 2, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..], &threshold].concat()
+    };
+    let ask_page = |unit: &Unit, cdb: &[u8]| ask(unit, cdb).map(|bytes| bytes[4..].to_vec());
+    let unit = with((7 << 20) + 1);
+    assert_eq!(ask_page(&unit, &[0x1a, 8, 0x1c, 2, 255, 0]).unwrap(), page(0x80, 8));
+    assert_eq!(ask_page(&unit, &[0x1a, 8, 0x1c, 0, 255, 0]).unwrap(), EXCEPTIONS);
+    assert_eq!(ask_page(&unit, &[0x1a, 8, 0x1c, 0xff, 255, 0]).unwrap(), [&EXCEPTIONS[..], &page(0x80, 8)].concat());
+    assert_eq!(ask_page(&with(0), &[0x1a, 8, 0x1c, 2, 255, 0]).unwrap(), page(0, 0));
+    let nothing = ask_page(&unit, &[0x1a, 8, 0x5c, 2, 255, 0]).unwrap();
+    assert_eq!(nothing, [&[0x5c, 2, 0, 20][..], &[0; 20]].concat(), "nothing of it can be changed");
+    assert_eq!(ask(&unit, &[0x1a, 8, 0x3f, 2, 255, 0]), Err(Sense::cdb(3)));
+    assert_eq!(ask(&super::units::unit(), &[0x1a, 8, 0x1c, 2, 255, 0]), Err(Sense::cdb(3)));
+
+    let select = |unit: &Unit, page: &[u8]| select_mode(&[&[0; 4][..], page].concat(), false, unit).map(drop);
+    assert_eq!(select(&unit, &page(0x80, 8)), Ok(()));
+    assert_eq!(select(&unit, &page(0x80, 9)), Err(Sense::list_bit(4 + 23, 0)));
+    assert_eq!(select(&unit, &page(0, 8)), Err(Sense::list_bit(4 + 16, 7)));
+    let changed = |at: usize, byte: u8| {
+        let mut page = page(0x80, 8);
+        page[at] = byte;
+        page
+    };
+    assert_eq!(select(&unit, &changed(1, 3)), Err(Sense::list(5)), "no such subpage");
+    assert_eq!(select(&unit, &changed(3, 19)), Err(Sense::list(6)), "another length");
+    assert_eq!(select(&unit, &page(0x80, 8)[..3]), Err(Sense::PARAMETER_LIST_LENGTH));
+    assert_eq!(select(&super::units::unit(), &page(0x80, 8)), Err(Sense::list(4)));
 }
 
 #[test]

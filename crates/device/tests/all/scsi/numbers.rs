@@ -51,7 +51,8 @@ fn errors_have_their_codes() {
 
 #[test]
 fn conditions_have_their_codes() {
-    let codes = [0x2901, 0x2900, 0x2903, 0x2907, 0x2f00, 0x2a03, 0x2a05, 0x2a04, 0x2a09, 0x2a01, 0x3f03, 0x3f0e];
+    let codes =
+        [0x2901, 0x2900, 0x2903, 0x2907, 0x2f00, 0x2a03, 0x2a05, 0x2a04, 0x2a09, 0x2a01, 0x3f03, 0x3f0e, 0x3807];
     assert_eq!(Attention::ALL.map(Attention::code), codes);
     for (index, attention) in Attention::ALL.into_iter().enumerate() {
         assert_eq!((attention as usize, attention.sense().key), (index, 6));

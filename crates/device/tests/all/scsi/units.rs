@@ -21,6 +21,7 @@ pub(super) fn settings() -> UnitSettings {
         },
         mode: Mode::default(),
         write_cache_changeable: true,
+        counting: None,
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) struct Server {
 /// A unit as tests want it.
 pub(super) fn unit(lun: &str, disk: &str, storage: Arc<dyn Storage>) -> UnitOptions {
     let (disk, serial) = (disk.to_owned(), disk.to_owned());
-    UnitOptions { lun: lun.parse().unwrap(), disk, is_shared: false, serial, storage, kept: None }
+    UnitOptions { lun: lun.parse().unwrap(), disk, is_shared: false, serial, storage, kept: None, threshold_bytes: 0 }
 }
 
 /// One whose disk other devices may have, too.

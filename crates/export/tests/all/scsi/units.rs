@@ -2,10 +2,11 @@
 
 use super::driver::{EVENT, HANG, Server, address, read_10, unit, write_10};
 use crate::nbd::server::{Scripted, eventually, memory};
-use export::{Content, ExportError};
+use export::{Content, ExportError, UnitOptions};
 use std::sync::Arc;
 use std::time::Instant;
-use storage::{Operation, Storage};
+use storage::{NullOptions, NullStorage, Operation, Storage};
+use values::ByteSize;
 
 const MISSED: u32 = 1 << 31;
 const TRANSPORT_RESET: u32 = 1;
@@ -147,4 +148,58 @@ fn what_could_not_be_told_is_told_later() {
     eventually("it has gone", || next.export.status().frontend.is_none());
     let driver = next.take_over(driver);
     eventually("it is told here", || driver.answers(EVENT) == 2);
+}
+
+/// LOG SENSE of the Logical Block Provisioning page; MODE SENSE of the page of thresholds.
+const USED: [u8; 10] = [0x4d, 0, 0x4c, 0, 0, 0, 0, 0, 64, 0];
+const THRESHOLD: [u8; 6] = [0x1a, 8, 0x1c, 2, 64, 0];
+
+#[test]
+fn a_thin_unit_says_what_it_has_used_and_when_little_is_left() {
+    let warned = UnitOptions { threshold_bytes: 3 << 20, ..unit("0", "a", Arc::new(memory(8 << 20))) };
+    let server = Server::new(vec![warned, unit("1", "b", Arc::new(memory(8 << 20)))]);
+    let mut driver = server.driver();
+    driver.settle("0");
+    driver.settle("1");
+    let page = |sets: u8| vec![0x0c, 0, 0, 12, 0, 2, 3, 8, 0, 0, 0, sets, 1, 0, 0, 0];
+    assert_eq!(driver.ask("0", &USED, &[], 64).good(), page(0));
+    for sector in [0, 4096] {
+        driver.write("0", sector, &[7; 512]).good();
+    }
+    // What of it has space is told in whole sets; nothing bounds what is left.
+    assert_eq!(driver.ask("0", &USED, &[], 64).good(), page(1));
+    assert_eq!(driver.ask("1", &USED, &[], 64).good(), page(0));
+    assert_eq!(driver.ask("0", &THRESHOLD, &[], 64).good()[20..28], [0x80, 1, 0, 0, 0, 0, 0, 3]);
+    assert_eq!(driver.ask("1", &THRESHOLD, &[], 64).good()[20..28], [0, 1, 0, 0, 0, 0, 0, 0]);
+
+    let say = |is_low| {
+        for disk in ["a", "a", "b", "c"] {
+            server.logical_units.set_space_low(disk, is_low);
+        }
+    };
+    say(true);
+    assert_eq!(driver.ask("0", &USED, &[], 64).sense_code(), (6, 0x38, 7));
+    say(true);
+    assert_eq!(driver.ask("0", &USED, &[], 64).good(), page(1), "once");
+    assert_eq!(driver.ask("1", &USED, &[], 64).good(), page(0), "it has no threshold");
+    // A driver that begins meanwhile hears of it, too.
+    drop(driver);
+    let mut driver = server.driver();
+    assert_eq!(driver.ask("0", &[0; 6], &[], 0).sense_code(), (6, 0x29, 1));
+    assert_eq!(driver.ask("0", &[0; 6], &[], 0).sense_code(), (6, 0x38, 7));
+    driver.ask("0", &[0; 6], &[], 0).good();
+    for is_low in [false, true] {
+        say(is_low);
+    }
+    assert_eq!(driver.ask("0", &[0; 6], &[], 0).sense_code(), (6, 0x38, 7));
+}
+
+#[test]
+fn nobody_counts_what_is_not_thin() {
+    let nothing = NullOptions { size: ByteSize(1 << 20), ..NullOptions::default() };
+    let server = Server::new(vec![unit("0", "a", Arc::new(NullStorage::open(&nothing).unwrap()))]);
+    let mut driver = server.driver();
+    driver.settle("0");
+    assert_eq!(driver.ask("0", &USED, &[], 64).sense_code(), (5, 0x24, 0));
+    assert_eq!(driver.ask("0", &THRESHOLD, &[], 64).sense_code(), (5, 0x24, 0));
 }

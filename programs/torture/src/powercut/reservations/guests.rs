@@ -101,6 +101,7 @@ fn export(
         serial: DISK.to_owned(),
         storage: disk.clone(),
         kept: kept.cloned(),
+        threshold_bytes: 0,
     };
     let options = ScsiOptions {
         request_queues: 1,
