@@ -21,17 +21,16 @@ struct Sector {
     coming: Option<u64>,
     /// Reads in flight.
     readers: u16,
-    /// It was given up since: it holds that, zeroes, or anything that was there before. A cache in front of a disk may forget what it has
-    /// of such a sector, and then what the disk has comes to light (SBC-4 calls it vendor specific where LBPRZ is 0).
+    /// It was given up since: it holds that, zeroes, or, where a disk [forgets](Contents::forgets), anything that was there before.
     given_up: bool,
 }
 
 impl Sector {
     /// Whether sector `number` of a run holds what it may while nothing is in flight.
-    fn is_right(&self, found: &[u8], run: u64, number: u64) -> bool {
+    fn is_right(&self, found: &[u8], run: u64, number: u64, forgets: bool) -> bool {
         let holds = |generation| pattern::holds(found, run, number, generation);
-        let may_be_older = || holds(0) || holds(pattern::generation(found).min(self.generation));
-        holds(self.generation) || (self.given_up && may_be_older())
+        let is_older = || forgets && holds(pattern::generation(found).min(self.generation));
+        holds(self.generation) || (self.given_up && (holds(0) || is_older()))
     }
 }
 
@@ -44,12 +43,15 @@ pub(crate) struct Contents {
     run: u64,
     sectors: Vec<Sector>,
     generations: u64,
+    /// A log in front of the disk may forget what it has of a sector that was given up, and then what the disk has comes to light (SBC-4
+    /// calls it vendor specific where LBPRZ is 0).
+    forgets: bool,
 }
 
 impl Contents {
     /// A disk of `sectors` zeroes. `run` tells its data from another run's.
-    pub(super) fn new(run: u64, sectors: u64) -> Self {
-        Self { run, sectors: vec![Sector::default(); sectors as usize], generations: 0 }
+    pub(super) fn new(run: u64, sectors: u64, forgets: bool) -> Self {
+        Self { run, sectors: vec![Sector::default(); sectors as usize], generations: 0, forgets }
     }
 
     /// Its size in sectors.
@@ -126,15 +128,15 @@ impl Contents {
 
     /// Notes that a read ended, and judges what it delivered.
     pub(super) fn end_read(&mut self, first: u64, data: &[u8]) -> Result<()> {
-        let run = self.run;
+        let (run, forgets) = (self.run, self.forgets);
         let sectors = self.slice(first, (data.len() / SECTOR_BYTES) as u64);
         for ((number, sector), found) in (first..).zip(sectors).zip(data.chunks_exact(SECTOR_BYTES)) {
             sector.readers -= 1;
             let expected = sector.generation;
             ensure!(
-                sector.is_right(found, run, number),
+                sector.is_right(found, run, number, forgets),
                 "sector {number}: a read must deliver generation {expected}{}, but delivered {}",
-                if sector.given_up { " or something older" } else { "" },
+                if sector.given_up { " or what may be there of what was given up" } else { "" },
                 pattern::describe(found, run, number)
             );
         }
@@ -159,7 +161,7 @@ impl Contents {
 
     fn judge(&self, number: u64, sector: &Sector, found: &[u8]) -> Result<()> {
         let holds = |generation| pattern::holds(found, self.run, number, generation);
-        if sector.is_right(found, self.run, number) || sector.coming.is_some_and(holds) {
+        if sector.is_right(found, self.run, number, self.forgets) || sector.coming.is_some_and(holds) {
             return Ok(());
         }
         let found = pattern::describe(found, self.run, number);
@@ -183,7 +185,7 @@ mod tests {
     const SECTORS: u64 = 8;
 
     fn written() -> (Contents, Vec<u8>) {
-        let mut contents = Contents::new(1, SECTORS);
+        let mut contents = Contents::new(1, SECTORS, true);
         let mut image = vec![0; SECTORS as usize * SECTOR_BYTES];
         let generation = contents.begin_write(2, 3, false).unwrap();
         contents.fill(&mut image[2 * SECTOR_BYTES..5 * SECTOR_BYTES], 2, generation);
@@ -199,7 +201,7 @@ mod tests {
 
     #[test]
     fn requests_that_would_meet_wait() {
-        let mut contents = Contents::new(1, SECTORS);
+        let mut contents = Contents::new(1, SECTORS, true);
         assert!(contents.begin_read(0, 4) && contents.begin_read(2, 4));
         assert_eq!(contents.begin_write(3, 1, false), None);
         assert_eq!(contents.begin_write(6, 2, false), Some(1));
@@ -246,6 +248,9 @@ mod tests {
         assert_eq!(contents.begin_swap(2, 1), None);
         check(&contents, &image).unwrap();
         check(&contents, &older).unwrap();
+        contents.forgets = false;
+        check(&contents, &image).unwrap();
+        assert!(check(&contents, &older).is_err(), "nothing forgets it");
         let mut zeroed = image.clone();
         zeroed[2 * SECTOR_BYTES..3 * SECTOR_BYTES].fill(0);
         check(&contents, &zeroed).unwrap();

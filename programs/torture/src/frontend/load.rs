@@ -109,6 +109,8 @@ pub(crate) struct Load {
     rng: Rng,
     plan: Plan,
     contents: Option<Contents>,
+    /// See [`Contents`].
+    forgets: bool,
     /// By ring and slot.
     requests: Vec<Vec<Option<Request>>>,
     /// What has come back undone, to be made again.
@@ -143,6 +145,7 @@ impl Load {
             rng: Rng::new(seed, 0x10ad),
             plan: Plan::Mix,
             contents: None,
+            forgets: false,
             scratch: vec![0; DATA_BYTES_MAX as usize],
             tally: Tally::default(),
             lost: 0,
@@ -151,6 +154,11 @@ impl Load {
             progress: Instant::now(),
             longest_gap: Duration::ZERO,
         })
+    }
+
+    /// The same on a disk with a log in front, which may forget what it has of a sector that was given up, or on one without.
+    pub(crate) fn forgetting(self, forgets: bool) -> Self {
+        Self { forgets, ..self }
     }
 
     /// Connects to a server, the first one or the next.
@@ -164,7 +172,7 @@ impl Load {
         self.driver.connect(stream)?;
         self.progress = Instant::now();
         if let (None, Some(geometry)) = (&self.contents, self.driver.geometry()) {
-            self.contents = Some(Contents::new(self.run, geometry.sectors));
+            self.contents = Some(Contents::new(self.run, geometry.sectors, self.forgets));
         }
         self.ask_everything();
         Ok(())

@@ -301,7 +301,7 @@ impl Session {
             durability: way.durability,
             protocol: plan.protocol,
         };
-        let load = Load::new(shape, Checks::Data, way.depth, way.seed)?;
+        let load = Load::new(shape, Checks::Data, way.depth, way.seed)?.forgetting(plan.logged.is_some());
         let rng = Rng::new(way.seed, 1);
         let shows_what_is_durable = way.durability != Durability::Flushes
             && disk.raw_image().is_some()

@@ -195,7 +195,7 @@ impl Session {
             durability: Durability::Flushes,
             protocol: way.protocol,
         };
-        let load = Load::new(shape, Checks::Data, way.depth, way.seed)?;
+        let load = Load::new(shape, Checks::Data, way.depth, way.seed)?.forgetting(way.logged.is_some());
         Ok(Self { server: None, load, rng: Rng::new(way.seed, 1), setup, disk, directory })
     }
 
