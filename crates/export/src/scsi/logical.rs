@@ -70,6 +70,8 @@ pub struct UnitCondition {
     pub descriptor_sense: bool,
     /// START STOP UNIT has stopped it.
     pub stopped: bool,
+    /// Its drivers know that there is little space left.
+    pub space_is_low: bool,
     /// What is to be told, by port and LUN, as bits; nothing is 0.
     pub attentions: Vec<(u16, Lun, u16)>,
 }
@@ -399,6 +401,7 @@ impl State {
             write_cache: mode.write_cache,
             descriptor_sense: mode.descriptor_sense,
             stopped: self.facts.is_stopped(),
+            space_is_low: self.is_space_low,
             attentions: self.paths.values().map(told).collect(),
         }
     }
@@ -530,7 +533,7 @@ impl Logical {
                 expected: left.ports,
                 left: condition.attentions.into_iter().map(told_again).collect(),
                 came: 0,
-                is_space_low: false,
+                is_space_low: condition.space_is_low,
             }),
             kept,
             jobs: Jobs::on(&RECORDS),

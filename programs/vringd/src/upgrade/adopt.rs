@@ -133,8 +133,8 @@ fn resume(daemon: &Daemon, state: &mut State, incoming: &mut Incoming, stop: &Se
         lost.extend(left.err().map(|error| format!("{what}: {error}")));
     }
     for unit in std::mem::take(&mut state.units) {
-        let state::Unit { disk, export, write_cache, descriptor_sense, stopped, attentions } = unit;
-        let condition = UnitCondition { write_cache, descriptor_sense, stopped, attentions };
+        let state::Unit { disk, export, write_cache, descriptor_sense, stopped, space_is_low, attentions } = unit;
+        let condition = UnitCondition { write_cache, descriptor_sense, stopped, space_is_low, attentions };
         daemon.logical_units.leave_condition(LogicalUnitName { disk, export }, condition);
     }
     for disk in std::mem::take(&mut state.disks) {

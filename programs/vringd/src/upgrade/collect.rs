@@ -105,8 +105,8 @@ pub(super) fn reservations(of: &LogicalUnits) -> Vec<state::Reservations> {
 /// What guests have made of logical units.
 pub(super) fn units(of: &LogicalUnits) -> Vec<state::Unit> {
     let unit = |(LogicalUnitName { disk, export }, condition)| {
-        let UnitCondition { write_cache, descriptor_sense, stopped, attentions } = condition;
-        state::Unit { disk, export, write_cache, descriptor_sense, stopped, attentions }
+        let UnitCondition { write_cache, descriptor_sense, stopped, space_is_low, attentions } = condition;
+        state::Unit { disk, export, write_cache, descriptor_sense, stopped, space_is_low, attentions }
     };
     of.conditions().into_iter().map(unit).collect()
 }

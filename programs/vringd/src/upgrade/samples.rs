@@ -138,6 +138,7 @@ pub(super) fn state() -> State {
             write_cache: true,
             descriptor_sense: false,
             stopped: true,
+            space_is_low: false,
             attentions: vec![(2, Lun { target: 1, number: 7 }, 9)],
         }],
         exports: vec![export(), Export { session: None, storage: None, directory: None, ..export() }],

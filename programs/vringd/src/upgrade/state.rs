@@ -149,6 +149,8 @@ pub(crate) struct Unit {
     pub(crate) write_cache: bool,
     pub(crate) descriptor_sense: bool,
     pub(crate) stopped: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) space_is_low: bool,
     /// Unit attentions as bits, by port and LUN.
     pub(crate) attentions: Vec<(u16, Lun, u16)>,
 }

@@ -2,7 +2,7 @@
 
 use super::driver::{EVENT, HANG, Server, address, read_10, unit, write_10};
 use crate::nbd::server::{Scripted, eventually, memory};
-use export::{Content, ExportError, UnitOptions};
+use export::{Content, ExportError, LogicalUnits, UnitOptions};
 use std::sync::Arc;
 use std::time::Instant;
 use storage::{NullOptions, NullStorage, Operation, Storage};
@@ -192,6 +192,19 @@ fn a_thin_unit_says_what_it_has_used_and_when_little_is_left() {
         say(is_low);
     }
     assert_eq!(driver.ask("0", &[0; 6], &[], 0).sense_code(), (6, 0x38, 7));
+    // A program that goes on knows that its drivers know.
+    let conditions = server.logical_units.conditions();
+    let low: Vec<_> = conditions.iter().map(|(name, it)| (name.disk.as_str(), it.space_is_low)).collect();
+    assert_eq!(low, [("a", true), ("b", false)]);
+    let next = LogicalUnits::default();
+    conditions.into_iter().for_each(|(name, condition)| next.leave_condition(name, condition));
+    let warned = UnitOptions { threshold_bytes: 3 << 20, ..unit("0", "a", Arc::new(memory(8 << 20))) };
+    let goes_on = Server::going_on(vec![warned], next.clone());
+    let pending = || next.conditions().iter().map(|(_, it)| it.attentions[0].2).collect::<Vec<_>>();
+    let before = pending();
+    next.set_space_low("a", true);
+    assert_eq!(pending(), before);
+    drop(goes_on);
 }
 
 #[test]
