@@ -8,6 +8,7 @@
 
 pub mod closes;
 pub mod daemon;
+pub mod debian;
 pub mod directory_server;
 pub mod driver;
 pub mod frontend;
@@ -23,6 +24,7 @@ pub mod p9_guest;
 pub mod posix_suite;
 pub mod qemu;
 pub mod qemu_img;
+pub mod script;
 pub mod server;
 pub mod uml;
 pub mod vringd;

@@ -215,6 +215,12 @@ impl Lab {
         self.directory.join("machine/initramfs")
     }
 
+    /// Modules of [`Lab::kernel`] that are loaded by tests which need them, in a directory each with what they need, in the order of their
+    /// file names.
+    pub fn spare_modules(&self) -> PathBuf {
+        self.directory.join("machine/spare")
+    }
+
     /// An image of a disk that a PC's BIOS can boot, for [`Lab::kernel`].
     pub fn boot_disk(&self) -> PathBuf {
         self.directory.join("machine/boot.raw")

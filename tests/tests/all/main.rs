@@ -69,6 +69,7 @@ mod reconnect;
 mod sandbox;
 mod scrape;
 mod scsi;
+mod scsi_cluster;
 mod scsi_pass;
 mod scsi_shared;
 mod serve_volume;

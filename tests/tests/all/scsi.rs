@@ -1,20 +1,23 @@
-//! Linux's SCSI driver in User Mode Linux guests, on disks of vringd: file systems, sg3-utils, and fencing.
+//! Linux's SCSI driver in User Mode Linux and QEMU guests, on disks of vringd: file systems, sg3-utils, and what comes, grows and goes.
 
 use std::fs;
-use std::time::Duration;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use http::Method;
 use tests::daemon::{self, Daemon};
+use tests::debian::Debian;
 use tests::device::Device;
-use tests::directory_server::{Directory, DirectoryServer};
 use tests::image;
 use tests::lab::Lab;
-use tests::qemu::{self, BootFrom};
-use tests::uml::{Guest, Kernel};
+use tests::script::WAIT_FOR;
+use tests::uml::{self, Guest, Kernel};
 
 const MIB: u64 = 1 << 20;
 const LIMIT: Duration = Duration::from_secs(180);
+const DISCARD_LIMIT: Duration = Duration::from_secs(60);
 
 /// Writes at random places and reads all of it back, each block with a checksum of its own.
 const FIO_VERIFY: &str = "fio --eta=never --name=verify --ioengine=libaio --direct=1 --iodepth=32 --rw=randwrite \
@@ -28,8 +31,8 @@ fn a_guest_uses_disks_that_come_grow_and_go() -> Result<()> {
     let images = ["system", "data", "spare"].map(|name| image::sparse(directory.path(), name, 128 * MIB));
     let [system, data, spare] = images;
     let (system, data, spare) = (system?, data?, spare?);
-    let at = |path: &std::path::Path| format!("storage = {{ kind = 'file', path = '{}' }}", path.display());
-    let disk = |name: &str, path: &std::path::Path| format!("[[disk]]\nname = '{name}'\n{}\n", at(path));
+    let at = |path: &Path| format!("storage = {{ kind = 'file', path = '{}' }}", path.display());
+    let disk = |name: &str, path: &Path| format!("[[disk]]\nname = '{name}'\n{}\n", at(path));
     let socket = directory.path().join("vm.sock");
     let config = format!(
         "{}{}{}[[export]]\nname = 'vm'\nkind = 'scsi'\nsocket = '{}'\nworkers = 'per-queue'\nqueues = 2\n\
@@ -41,7 +44,7 @@ fn a_guest_uses_disks_that_come_grow_and_go() -> Result<()> {
     );
     let daemon = Daemon::serve_in(directory, &config)?;
     let script = format!(
-        "wait_for() {{ n=0; until eval \"$1\"; do n=$((n + 1)); [ $n -lt 600 ] || {{ echo \"never: $1\"; exit 9; }}; sleep 0.05; done; }}
+        "{WAIT_FOR}
          # Their names come as their probes end, in any order.
          named() {{ ls /sys/class/scsi_device/*:$1/device/block 2>/dev/null; }}
          wait_for '[ -b /dev/$(named 0:0) ] && [ -b /dev/$(named 1:3) ]'
@@ -101,10 +104,101 @@ fn a_guest_uses_disks_that_come_grow_and_go() -> Result<()> {
     Ok(())
 }
 
+/// A file system whose deletions become discards, at once (`-o discard`) or by fstrim.
+struct FileSystem {
+    name: &'static str,
+    mkfs: &'static str,
+    check: &'static str,
+}
+
+const FILE_SYSTEMS: [FileSystem; 2] = [
+    FileSystem { name: "ext4", mkfs: "mkfs.ext4 -q -E lazy_itable_init=0", check: "e2fsck -fn" },
+    FileSystem { name: "xfs", mkfs: "mkfs.xfs -q", check: "xfs_repair -n" },
+];
+
+/// What a deleted file took leaves the image, by either way, and nothing else is lost with it.
+#[test]
+fn file_systems_give_back_what_is_deleted() -> Result<()> {
+    let lab = Lab::take_turn();
+    let directory = daemon::directory()?;
+    let (mut disks, mut luns, mut images) = (String::new(), String::new(), Vec::new());
+    for (lun, FileSystem { name, .. }) in FILE_SYSTEMS.iter().enumerate() {
+        // xfs wants 300 MiB.
+        let image = image::sparse(directory.path(), name, 320 * MIB)?;
+        disks += &format!("[[disk]]\nname = '{name}'\nstorage = {{ kind = 'file', path = '{}' }}\n", image.display());
+        luns += &format!("{{ lun = {lun}, disk = '{name}' }}, ");
+        images.push(image);
+    }
+    let export = format!("[[export]]\nname = 'vm'\nkind = 'scsi'\nsocket = '@DIR@/vm.sock'\nluns = [{luns}]\n");
+    let daemon = Daemon::serve_in(directory, &format!("{disks}{export}"))?;
+    let mut guest = Debian::boot(&lab, &[Device::Scsi { socket: daemon.socket("vm"), queues: 2 }])?;
+    guest.load("xfs", "")?;
+    for (lun, (system, image)) in FILE_SYSTEMS.iter().zip(&images).enumerate() {
+        let tried = gives_back_what_is_deleted(&mut guest, lun, system, image);
+        tried.with_context(|| format!("{}; the daemon said:\n{}", system.name, daemon.output()))?;
+    }
+    drop(guest);
+    daemon.stop()
+}
+
+fn gives_back_what_is_deleted(guest: &mut Debian, lun: usize, system: &FileSystem, image: &Path) -> Result<()> {
+    const FILLER_MIB: u64 = 48;
+    /// Not to the byte: a journal is written meanwhile.
+    const MOST_OF_IT: u64 = (FILLER_MIB - 8) * MIB;
+    let FileSystem { name, mkfs, check } = system;
+    let fill = format!("dd if=/dev/urandom of=/mnt/filler bs=1M count={FILLER_MIB} conv=fsync status=none; sync");
+    let mut run = |script: &str| {
+        let script = format!(
+            "wait_for '[ -b /dev/$(ls /sys/class/scsi_device/*:{lun}/device/block) ]'
+             disk=/dev/$(ls /sys/class/scsi_device/*:{lun}/device/block)
+             {script}"
+        );
+        guest.run(&script, LIMIT)
+    };
+    run(&format!(
+        "{mkfs} $disk
+         mount -t {name} -o discard $disk /mnt
+         {FIO_VERIFY} --directory=/mnt --size=16m
+         sha256sum /mnt/verify.* >/tmp/{name}.sums; sync"
+    ))?;
+    let used = image::allocated_bytes(image)?;
+    run(&fill)?;
+    let filled = image_takes(image, |bytes| bytes >= used + MOST_OF_IT)?;
+    run("rm /mnt/filler; sync")?;
+    let discarded = image_takes(image, |bytes| bytes + MOST_OF_IT <= filled)?;
+    // Without the option only fstrim does so.
+    run(&format!("umount /mnt; mount -t {name} $disk /mnt; {fill}"))?;
+    let filled = image_takes(image, |bytes| bytes >= discarded + MOST_OF_IT)?;
+    run("rm /mnt/filler; sync")?;
+    ensure!(image::allocated_bytes(image)? + MOST_OF_IT > filled, "it discards without being told to");
+    run("fstrim -v /mnt")?;
+    image_takes(image, |bytes| bytes + MOST_OF_IT <= filled)?;
+    run(&format!(
+        "sha256sum -c --quiet /tmp/{name}.sums
+         umount /mnt; {check} $disk
+         mount -t {name} $disk /mnt; sha256sum -c --quiet /tmp/{name}.sums; umount /mnt"
+    ))?;
+    Ok(())
+}
+
+/// Waits until an image takes as much of the host as wanted: a file system sends discards behind the commit of which they are a part.
+fn image_takes(image: &Path, is_enough: impl Fn(u64) -> bool) -> Result<u64> {
+    let start = Instant::now();
+    loop {
+        let bytes = image::allocated_bytes(image)?;
+        if is_enough(bytes) {
+            return Ok(bytes);
+        }
+        ensure!(start.elapsed() < DISCARD_LIMIT, "the image still takes {bytes} bytes");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// Every command that sg3-utils can send to a disk.
 const SG3: &str = r#"
      refused() { wanted=$1; shift; status=0; "$@" >/dev/null 2>&1 || status=$?; [ $status = $wanted ] || { echo "$*: $status"; exit 9; }; }
-     n=0; until disk=/dev/$(ls /sys/class/scsi_device/*:0:0/device/block 2>/dev/null) && [ -b $disk ]; do n=$((n + 1)); [ $n -lt 600 ]; sleep 0.05; done
+     wait_for '[ -b /dev/$(ls /sys/class/scsi_device/*:0:0/device/block 2>/dev/null) ]'
+     disk=/dev/$(ls /sys/class/scsi_device/*:0:0/device/block)
      # What sg_turs says is not in its status.
      ready() { sg_raw $disk 00 00 00 00 00 00; }
      ready || ready
@@ -193,148 +287,9 @@ fn sg3_utils_find_what_they_ask_for() -> Result<()> {
          socket = '@DIR@/vm.sock'\nwrite_cache = 'guest'\nluns = [{ lun = 0, disk = 'd', serial = 'S-1' }]\n",
     )?;
     let device = |queues| Device::Scsi { socket: daemon.socket("vm"), queues };
-    let failed = |console: &str| format!("the script failed:\n{console}\nthe daemon said:\n{}", daemon.output());
-    let ended = Guest::boot(&lab, Kernel::Smp(2), &[device(1)], SG3)?.wait(LIMIT)?;
-    ensure!(ended.status == 0, failed(&ended.console));
-    // The same over PCI, by another kernel and another frontend; the programs come from a directory.
-    let root = DirectoryServer::start(&lab, &Directory::new(lab.root()).option("--readonly"))?;
-    let programs = Device::Directory { socket: root.socket(), tag: "root".to_owned(), queues: 2 };
-    let script = format!(
-        "mkdir /root-directory
-         mount -t virtiofs root /root-directory
-         mount -t tmpfs tmpfs /root-directory/tmp
-         mount -t proc proc /root-directory/proc
-         mount -t sysfs sys /root-directory/sys
-         mount -t devtmpfs dev /root-directory/dev
-         cat >/root-directory/tmp/script <<'END'\n{SG3}\nEND
-         chroot /root-directory /bin/sh -eu /tmp/script"
-    );
-    let ended = qemu::Guest::boot(&lab, BootFrom::Host, &[device(2), programs], 2, &script)?.wait(LIMIT)?;
-    ensure!(ended.status == 0, failed(&ended.console));
-    Ok(())
-}
-
-/// Finds the disk of a guest, and sends commands on its reservations: one that hears of something else first is sent again, as the kernel does
-/// with its own.
-const ON_THE_DISK: &str = "wait_for() { n=0; until eval \"$1\"; do n=$((n + 1)); [ $n -lt 600 ] || { echo \"never: $1\"; exit 9; }; sleep 0.05; done; }
-         wait_for '[ -b /dev/$(ls /sys/class/scsi_device/*:0:0/device/block 2>/dev/null) ]'
-         disk=/dev/$(ls /sys/class/scsi_device/*:0:0/device/block)
-         pr() { sg_persist --no-inquiry \"$@\" $disk || sg_persist --no-inquiry \"$@\" $disk; }
-         sg_turs $disk || true";
-
-/// What a guest has reserved for good (APTPL) keeps others out behind the death of the daemon, in a live upgrade and until an operator says
-/// otherwise.
-#[test]
-fn what_is_reserved_for_good_outlives_the_daemon() -> Result<()> {
-    let lab = Lab::take_turn();
-    let place = daemon::directory()?;
-    let image = image::sparse(place.path(), "quorum.img", 16 * MIB)?;
-    let kept = place.path().join("quorum.reservations");
-    let config = format!(
-        "[[disk]]\nname = 'quorum'\nstorage = {{ kind = 'file', path = '{}' }}\nshared = true\nreservations = '{}'\n\
-         [[export]]\nname = 'node1'\nkind = 'scsi'\nsocket = '@DIR@/node1.sock'\nluns = [{{ lun = 0, disk = 'quorum' }}]\n\
-         [[export]]\nname = 'node2'\nkind = 'scsi'\nsocket = '@DIR@/node2.sock'\nluns = [{{ lun = 0, disk = 'quorum' }}]\n",
-        image.display(),
-        kept.display()
-    );
-    let reserves = format!(
-        "{ON_THE_DISK}
-         pr --in --report-capabilities >/tmp/can; grep 'PTPL_C): 1' /tmp/can; grep 'PTPL_A): 0' /tmp/can
-         pr --out --register-ignore --param-sark=0x1 --param-aptpl
-         pr --out --reserve --param-rk=0x1 --prout-type=3
-         pr --in --report-capabilities | grep 'PTPL_A): 1'"
-    );
-    let is_out = format!(
-        "{ON_THE_DISK}
-         pr --in --read-keys | grep 0x1
-         ! dd if=$disk of=/dev/null bs=4k count=1 iflag=direct
-         touch $job/out; wait_for '[ -e $job/broken ]'
-         ! pr --in --read-keys | grep 0x1
-         dd if=/dev/zero of=$disk bs=4k count=1 oflag=direct"
-    );
-    let boot = |daemon: &Daemon, export: &str, script: &str| {
-        let device = Device::Scsi { socket: daemon.socket(export), queues: 1 };
-        Guest::boot(&lab, Kernel::Smp(2), &[device], script)
-    };
-    let daemon = Daemon::serve(&config)?;
-    let ended = boot(&daemon, "node1", &reserves)?.wait(LIMIT)?;
-    ensure!(ended.status == 0, "{}\nthe daemon said:\n{}", ended.console, daemon.output());
-    daemon.upgrade()?;
-    // SIGKILL.
-    drop(daemon);
-    let daemon = Daemon::serve(&config)?;
-    let mut out = boot(&daemon, "node2", &is_out)?;
-    out.wait_for("out", LIMIT)?;
-    daemon.client().order(Method::DELETE, "/v1/disks/quorum/reservations")?;
-    out.tell("broken")?;
-    let ended = out.wait(LIMIT)?;
-    ensure!(ended.status == 0, "{}\nthe daemon said:\n{}", ended.console, daemon.output());
-    daemon.stop()
-}
-
-/// Two guests have one disk, and one of them fences the other in the order of Pacemaker's `fence_scsi`, while that writes.
-#[test]
-fn a_guest_that_is_fenced_writes_nothing_any_more() -> Result<()> {
-    let lab = Lab::take_turn();
-    let daemon = Daemon::serve(
-        "[[disk]]\nname = 'quorum'\nstorage = { kind = 'memory', size = '16M' }\nshared = true\n\
-         [[export]]\nname = 'node1'\nkind = 'scsi'\nsocket = '@DIR@/node1.sock'\nluns = [{ lun = 0, disk = 'quorum' }]\n\
-         [[export]]\nname = 'node2'\nkind = 'scsi'\nsocket = '@DIR@/node2.sock'\nluns = [{ lun = 0, disk = 'quorum' }]\n",
-    )?;
-    let common = format!(
-        "{ON_THE_DISK}
-         put() {{ dd if=/tmp/$1 of=$disk bs=64k count=4 oflag=direct conv=notrunc status=none; }}
-         head -c 262144 /dev/urandom >/tmp/mine"
-    );
-    let fenced = format!(
-        "{common}
-         pr --out --register-ignore --param-sark=0x1
-         touch $job/registered; wait_for '[ -e $job/held ]'
-         put mine; touch $job/writes
-         while put mine 2>/dev/null; do :; done
-         # It reads, and knows that it is out.
-         dd if=$disk of=/dev/null bs=64k count=4 iflag=direct status=none
-         pr --in --read-keys | grep 0x2
-         ! pr --in --read-keys | grep 0x1
-         ! put mine
-         touch $job/out; wait_for '[ -e $job/unfenced ]'
-         pr --out --register-ignore --param-sark=0x1
-         put mine
-         touch $job/done"
-    );
-    let fences = format!(
-        "{common}
-         pr --out --register-ignore --param-sark=0x2
-         pr --out --reserve --param-rk=0x2 --prout-type=5
-         touch $job/held; wait_for '[ -e $job/writes ]'
-         pr --out --preempt-abort --param-rk=0x2 --param-sark=0x1 --prout-type=5
-         put mine
-         n=0; while [ $n -lt 100 ]; do dd if=$disk bs=64k count=4 iflag=direct status=none | cmp - /tmp/mine; n=$((n + 1)); done
-         touch $job/fenced; wait_for '[ -e $job/out ]'
-         dd if=$disk bs=64k count=4 iflag=direct status=none | cmp - /tmp/mine
-         touch $job/unfenced; wait_for '[ -e $job/done ]'
-         ! dd if=$disk bs=64k count=4 iflag=direct status=none | cmp -s - /tmp/mine"
-    );
-    let boot = |export: &str, script: &str| {
-        let device = Device::Scsi { socket: daemon.socket(export), queues: 1 };
-        Guest::boot(&lab, Kernel::Smp(2), &[device], script)
-    };
-    let (mut fenced, mut fences) = (boot("node1", &fenced)?, boot("node2", &fences)?);
-    fenced.wait_for("registered", LIMIT)?;
-    fences.wait_for("held", LIMIT)?;
-    fenced.tell("held")?;
-    fenced.wait_for("writes", LIMIT)?;
-    fences.tell("writes")?;
-    fences.wait_for("fenced", LIMIT)?;
-    fenced.wait_for("out", LIMIT)?;
-    fences.tell("out")?;
-    fences.wait_for("unfenced", LIMIT)?;
-    fenced.tell("unfenced")?;
-    fenced.wait_for("done", LIMIT)?;
-    fences.tell("done")?;
-    for (name, guest) in [("node1", fenced), ("node2", fences)] {
-        let ended = guest.wait(LIMIT)?;
-        ensure!(ended.status == 0, "{name} failed:\n{}\nthe daemon said:\n{}", ended.console, daemon.output());
-    }
+    let said = || format!("the daemon said:\n{}", daemon.output());
+    uml::run(&lab, Kernel::Smp(2), &[device(1)], &format!("{WAIT_FOR}\n{SG3}"), LIMIT).with_context(said)?;
+    // The same over PCI, by another kernel and another frontend.
+    Debian::boot(&lab, &[device(2)])?.run(SG3, LIMIT).with_context(said)?;
     Ok(())
 }

@@ -3,17 +3,17 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use tests::daemon::Daemon;
+use tests::debian::Debian;
 use tests::device::Device;
 use tests::directory_server::{Directory, DirectoryServer};
 use tests::lab::Lab;
-use tests::qemu::{BootFrom, Guest};
 use tests::vringd;
 
 const LIMIT: Duration = Duration::from_secs(400);
 
-/// In the root file system of the lab, with our programs in /mnt.
+/// With our programs in /mnt.
 const INSIDE: &str = r#"
 export HOME=/tmp XDG_RUNTIME_DIR=/tmp
 sg_of() { for device in /sys/class/scsi_generic/*; do case $(cat $device/device/vendor) in $1*) echo /dev/${device##*/} ;; esac; done; }
@@ -123,34 +123,17 @@ fn devices_of_the_host_are_passed_through() -> Result<()> {
         "[[disk]]\nname = 'd'\nstorage = { kind = 'memory', size = '64M' }\n[[export]]\nname = 'vm'\nkind = 'scsi'\n\
          socket = '@DIR@/vm.sock'\nluns = [{ lun = 0, disk = 'd', serial = 'S-1' }]\n",
     )?;
-    let root = DirectoryServer::start(&lab, &Directory::new(lab.root()).tag("root").option("--readonly"))?;
     let tool = vringd::beside_the_test("scsi_tool")?;
     let place = tool.parent().context("a program lies in a directory")?;
     let programs = DirectoryServer::start(&lab, &Directory::new(place).tag("programs").option("--readonly"))?;
-    let script = format!(
-        "for module in /spare/*.ko; do
-             case $module in
-             # A disk of 8 MiB; opts=2: a medium error at block 0x1234.
-             *scsi_debug.ko) insmod $module dev_size_mb=8 opts=2 ;;
-             *) insmod $module ;;
-             esac
-         done
-         mkdir /root-directory
-         mount -t virtiofs root /root-directory
-         mount -t tmpfs tmpfs /root-directory/tmp
-         mount -t proc proc /root-directory/proc
-         mount -t sysfs sys /root-directory/sys
-         mount -t devtmpfs dev /root-directory/dev
-         mount -t virtiofs programs /root-directory/mnt
-         cat >/root-directory/tmp/script <<'END'\n{INSIDE}\nEND
-         chroot /root-directory /bin/sh -eu /tmp/script"
-    );
     let devices = [
         Device::Scsi { socket: daemon.socket("vm"), queues: 1 },
-        Device::Directory { socket: root.socket(), tag: "root".to_owned(), queues: 1 },
         Device::Directory { socket: programs.socket(), tag: "programs".to_owned(), queues: 1 },
     ];
-    let ended = Guest::boot(&lab, BootFrom::Host, &devices, 1, &script)?.wait(LIMIT)?;
-    ensure!(ended.status == 0, "the script failed:\n{}\nthe daemon said:\n{}", ended.console, daemon.output());
+    let mut host = Debian::boot(&lab, &devices)?;
+    // A disk of 8 MiB; opts=2: a medium error at block 0x1234.
+    host.load("scsi_debug", "dev_size_mb=8 opts=2")?;
+    host.run("mount -t virtiofs programs /mnt", LIMIT)?;
+    host.run(INSIDE, LIMIT).with_context(|| format!("the daemon said:\n{}", daemon.output()))?;
     daemon.stop()
 }

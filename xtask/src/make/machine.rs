@@ -33,8 +33,13 @@ const MODULES: &[&str] = &[
     "cachefiles",
 ];
 
-/// What a script may load by itself, in the order of the names in `/spare`: a SCSI device that the kernel plays.
-const SPARE: &[&str] = &["scsi_debug"];
+/// What a test may have its guest load, by the name under which it asks for it: a SCSI device that the kernel plays, one disk on several
+/// paths, a file system. They are not in the initial file system, which every guest unpacks.
+const SPARE: &[(&str, &[&str])] = &[
+    ("scsi_debug", &["scsi_debug"]),
+    ("multipath", &["scsi_dh_alua", "dm_multipath", "dm_service_time"]),
+    ("xfs", &["xfs"]),
+];
 
 /// Init of the initial file system and, linked to `/sbin/init`, of the bootable disk.
 const INIT: &str = include_str!("machine-init.sh");
@@ -43,7 +48,7 @@ pub(super) fn step() -> Step {
     Step {
         name: "machine",
         about: "fetch Debian's kernel for QEMU and make a bootable disk",
-        recipe: format!("5 {SUITE} {META_PACKAGE} {MODULES:?} {SPARE:?} {}\n{INIT}", boot_disk::RECIPE),
+        recipe: format!("6 {SUITE} {META_PACKAGE} {MODULES:?} {SPARE:?} {}\n{INIT}", boot_disk::RECIPE),
         rests_on: &["root"],
         make,
     }
@@ -60,8 +65,10 @@ fn make(workshop: &Workshop) -> Result<()> {
     fs::create_dir(&result)?;
     fs::copy(unpacked.join(format!("boot/vmlinuz-{release}")), result.join("vmlinuz"))?;
     let modules = unpacked.join(format!("usr/lib/modules/{release}/kernel"));
+    let modules = Modules::below(&modules, workshop.lab().root().join("usr/bin/busybox"))?;
     let initial = result.join("initramfs");
     fs::write(&initial, initramfs(workshop, &modules)?)?;
+    add_spare(&modules, &result.join("spare"))?;
     // The bootable disk's loader reads it under TCG, where reading takes longer than unpacking.
     workshop.run(Command::new(workshop.lab().root().join("usr/bin/busybox")).arg("gzip").arg(&initial))?;
     fs::rename(result.join("initramfs.gz"), &initial)?;
@@ -72,24 +79,37 @@ fn make(workshop: &Workshop) -> Result<()> {
     workshop.install(&result, &workshop.lab().directory().join("machine"))
 }
 
-fn initramfs(workshop: &Workshop, modules: &Path) -> Result<Vec<u8>> {
+fn initramfs(workshop: &Workshop, modules: &Modules) -> Result<Vec<u8>> {
     let busybox = workshop.lab().root().join("usr/bin/busybox");
     let mut archive = Archive::default();
-    for name in ["bin", "dev", "proc", "sys", "modules", "spare", "disk"] {
+    for name in ["bin", "dev", "proc", "sys", "modules", "disk"] {
         archive.directory(name);
     }
     archive.console("dev/console").program("bin/busybox", &fs::read(&busybox)?).program("init", INIT.as_bytes());
-    let modules = Modules::below(modules, busybox)?;
-    let usual = modules.in_order(MODULES)?;
-    let mut spare = modules.in_order(SPARE)?;
-    spare.retain(|(name, _)| usual.iter().all(|(loaded, _)| loaded != name));
-    for (place, modules) in [("modules", usual), ("spare", spare)] {
-        for (index, (name, content)) in modules.into_iter().enumerate() {
-            // Loaded in the order of their names, they keep this one.
-            archive.program(&format!("{place}/{index:02}-{name}.ko"), &content);
-        }
+    for (index, (name, content)) in modules.in_order(MODULES)?.into_iter().enumerate() {
+        archive.program(&format!("modules/{}", file_name(index, &name)), &content);
     }
     Ok(archive.finish())
+}
+
+/// Each under its name, with what it needs beyond the usual modules.
+fn add_spare(modules: &Modules, place: &Path) -> Result<()> {
+    let usual = modules.in_order(MODULES)?;
+    for (name, wanted) in SPARE {
+        let directory = place.join(name);
+        fs::create_dir_all(&directory)?;
+        let mut spare = modules.in_order(wanted)?;
+        spare.retain(|(name, _)| usual.iter().all(|(loaded, _)| loaded != name));
+        for (index, (name, content)) in spare.into_iter().enumerate() {
+            fs::write(directory.join(file_name(index, &name)), content)?;
+        }
+    }
+    Ok(())
+}
+
+/// Modules are loaded in the order of their names.
+fn file_name(index: usize, module: &str) -> String {
+    format!("{index:02}-{module}.ko")
 }
 
 /// What the bootable disk holds.

@@ -24,6 +24,7 @@ const PACKAGES: &[&str] = &[
     "grub-pc-bin",
     "libc6-dev",
     "make",
+    "multipath-tools",
     "qemu-block-extra",
     "qemu-system-x86",
     "qemu-utils",
@@ -32,6 +33,7 @@ const PACKAGES: &[&str] = &[
     "tcc",
     "util-linux",
     "virtiofsd",
+    "xfsprogs",
 ];
 
 pub(super) fn step() -> Step {
