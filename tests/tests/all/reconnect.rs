@@ -229,7 +229,7 @@ fn without_the_inflight_region_requests_of_a_scsi_disk_are_found_to_be_lost() ->
     let kills = ["--protocol", "scsi", "--frontend-rounds", "200", "--crash-rounds", "0", "--no-inflight"];
     let (status, said) = tortured(&kills)?;
     ensure!(
-        !status.success() && said.contains("torture kill: LOST") && said.contains("after the reconnection"),
+        !status.success() && said.contains("torture kill: LOST") && said.contains("under the checking frontend: kill "),
         "it has found nothing, and ended with {status}"
     );
     Ok(())
