@@ -56,6 +56,10 @@ impl NewDisk {
             let message = format_args!("must be 1M to 4095T, not {}", ByteSize(bytes));
             return Err(FieldError::new(NewDisk::SPACE_THRESHOLD, message));
         }
+        if self.space_threshold.is_some() && self.storage.migratable().is_some() {
+            let message = "excludes `migratable`: such an image is not looked at while it may be another host's; leave one of the two out";
+            return Err(FieldError::new(NewDisk::SPACE_THRESHOLD, message));
+        }
         if self.shared && self.storage.migratable().is_some() {
             let message =
                 "excludes `migratable`: such an image is open only where its one guest runs; leave one of the two out";
@@ -165,6 +169,8 @@ mod tests {
             assert_eq!(refused.field, "space_threshold");
             assert!(refused.message.starts_with("must be 1M to 4095T, not "), "{}", refused.message);
         }
+        let refused = disk(", migratable = true }\nspace_threshold = '1G'").check().unwrap_err();
+        assert!(refused.field == "space_threshold" && refused.message.starts_with("excludes `migratable`: "));
     }
 
     #[test]
