@@ -219,7 +219,7 @@ impl Disk {
         Disk { reservations: file.map(Arc::new), ..self }
     }
 
-    /// The same, of which it is said when fewer bytes than these are left that blocks can be given.
+    /// The same, with a threshold: when less space is left for it than this, in bytes, it is said.
     #[must_use]
     pub fn warns_below(self, space_threshold_bytes: Option<u64>) -> Disk {
         Disk { space_threshold_bytes, ..self }
@@ -264,7 +264,7 @@ impl Disk {
         self.reservations.as_ref()
     }
 
-    /// Fewer bytes than these that blocks can still be given are few.
+    /// Its threshold of space that is left, in bytes.
     pub fn space_threshold_bytes(&self) -> Option<u64> {
         self.space_threshold_bytes
     }

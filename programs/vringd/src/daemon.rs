@@ -11,6 +11,7 @@ use crate::live::Jobs;
 use crate::p9;
 use crate::placer::Placements;
 use crate::prepared::{Begun, Contents, DiskContents, Prepared, certificates, hosting_in};
+use crate::space::Asking;
 use crate::traces::Traces;
 use crate::units::{self, Leases};
 use crate::upgrade::{self, Upgrade};
@@ -55,6 +56,8 @@ pub(crate) struct Daemon {
     pub(crate) disks: Disks,
     /// What SCSI devices make of them.
     pub(crate) logical_units: LogicalUnits,
+    /// Disks whose space is asked at this moment.
+    pub(crate) asking: Asking,
     /// Copies of disks, while guests use them.
     pub(crate) jobs: Jobs,
     pub(crate) groups: Groups,
@@ -97,6 +100,7 @@ impl Daemon {
             exports: RwLock::default(),
             disks: Disks::default(),
             logical_units: LogicalUnits::default(),
+            asking: Asking::default(),
             jobs: Jobs::default(),
             groups: Groups::default(),
             changing: Mutex::new(()),

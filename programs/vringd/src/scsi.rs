@@ -44,7 +44,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_name = "MODE", default_value_t)]
     pub(crate) policy: PolicyMode,
 
-    /// Say when less space than this is left for a thin disk, as in 20G: in the log, and to the guest
+    /// Say when less space than this is left for an image, as in 20G: in the log, and to the guest
     #[arg(long, value_name = "SIZE")]
     pub(crate) space_threshold: Option<ByteSize>,
 
@@ -82,11 +82,25 @@ impl Args {
                 _ => serial_of(image),
             });
             units.push(NewUnit { lun: *lun, disk: disk.name.clone(), serial });
-            disks.push(NewDisk { space_threshold: self.space_threshold, ..disk });
+            disks.push(disk);
+        }
+        if self.space_threshold.is_some() {
+            let mut thin = disks.iter_mut().filter(|disk| is_counted(&disk.storage)).peekable();
+            if thin.peek().is_none() {
+                return Err(
+                    "--space-threshold: is of images that are written, and no --lun is one: leave it out".to_owned()
+                );
+            }
+            thin.for_each(|disk| disk.space_threshold = self.space_threshold);
         }
         let new = self.device.describe(self.name, self.socket, units, None);
         Ok((NewExport { socket_fd: self.fd, poll: Some(new.poll.unwrap_or_default()), ..new }, disks))
     }
+}
+
+/// Whether a disk may have a threshold of space, as far as its description tells.
+fn is_counted(storage: &StorageSpec) -> bool {
+    matches!(storage.kind(), "file" | "qcow2" | "volume") && !storage.read_only()
 }
 
 fn name_of(lun: Lun) -> String {

@@ -10,9 +10,10 @@ use control::model::ByteSize;
 use disk::Disk;
 use export::LogicalUnits;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 use storage::kit::{Jobs, LOOKS};
 
 /// From a worker's first work to the first question.
@@ -21,42 +22,85 @@ const FIRST: Duration = Duration::from_millis(500);
 const EVERY: Duration = Duration::from_secs(5);
 /// ...and how often it is seen whether there is anybody to ask.
 const NOBODY_EVERY: Duration = Duration::from_secs(30);
-/// So much more than the threshold is enough again, in bytes: what a unit says of its threshold is in sets of as many.
+/// Least that is left above a threshold before there is enough again, in bytes: what a unit says of its threshold is in sets of as many.
 const ENOUGH_BYTES: u64 = 1 << 20;
+/// ...and the part of the threshold that is left at least: a file system that others use goes up and down.
+const ENOUGH_PART: u64 = 20;
+/// How long the end waits for answers.
+const PATIENCE: Duration = Duration::from_secs(1);
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
 
 /// Starts to look. The thread ends when what is returned is dropped.
 ///
 /// # Errors
 /// There can be no thread.
 pub(crate) fn start(daemon: &Arc<Daemon>) -> Result<Lookout, Failure> {
-    Lookout::start("space", daemon, Space::default())
+    let asking = daemon.asking.clone();
+    Lookout::start("space", daemon, Space { asking, owed: 0, disks: BTreeMap::new() })
 }
 
-#[derive(Default)]
+/// Questions that have no answer yet: whose space, and since when.
+#[derive(Clone, Default)]
+pub(crate) struct Asking(Arc<Mutex<Vec<(String, Instant)>>>);
+
+impl Asking {
+    fn lock(&self) -> MutexGuard<'_, Vec<(String, Instant)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A disk whose file system has not answered for longer than this.
+    pub(crate) fn lasts(&self, time: Duration) -> Option<String> {
+        self.lock().iter().find(|(_, since)| since.elapsed() > time).map(|(disk, _)| disk.clone())
+    }
+
+    fn begin(&self, disk: &str) -> Instant {
+        let since = Instant::now();
+        self.lock().push((disk.to_owned(), since));
+        since
+    }
+
+    fn end(&self, disk: &str, since: Instant) {
+        self.lock().retain(|(other, at)| (other.as_str(), *at) != (disk, since));
+    }
+}
+
 struct Space {
-    /// Work has begun behind which nothing was asked.
-    owes_look: bool,
+    asking: Asking,
+    /// Looks that are owed before it may rest: one that comes behind all that was done since work began.
+    owed: u8,
     /// Disks that have a threshold, by name.
     disks: BTreeMap<String, Arc<Watched>>,
 }
 
+impl Drop for Space {
+    fn drop(&mut self) {
+        // A disk that is asked is not closed before it has answered.
+        let by = Instant::now() + PATIENCE;
+        while !self.asking.lock().is_empty() && Instant::now() < by {
+            sleep(LOOK_AGAIN_AFTER);
+        }
+    }
+}
+
 impl Look for Space {
     fn may_rest(&self) -> bool {
-        !self.owes_look
+        self.owed == 0
     }
 
     fn pause(&mut self) -> Duration {
-        self.owes_look = true;
+        self.owed = 2;
         FIRST
     }
 
     fn look(&mut self, daemon: &Arc<Daemon>) -> Duration {
-        self.owes_look = false;
+        // With nothing owed it is called because somebody works.
+        self.owed = if self.owed == 0 { 1 } else { self.owed - 1 };
         let mut before = std::mem::take(&mut self.disks);
-        for (disk, _) in daemon.disks.all() {
-            let Some(threshold_bytes) = disk.space_threshold_bytes() else { continue };
-            let watched = before.remove(disk.name()).unwrap_or_else(Watched::new);
-            watched.ask(disk.clone(), threshold_bytes, daemon.logical_units.clone());
+        for (disk, users) in daemon.disks.all() {
+            let Some(threshold_bytes) = disk.space_threshold_bytes().filter(|_| !users.is_empty()) else { continue };
+            let known = before.remove(disk.name()).filter(|watched| watched.is_of(&disk));
+            let watched = known.unwrap_or_else(|| Watched::new(&disk, threshold_bytes));
+            watched.ask(&self.asking, daemon.logical_units.clone());
             self.disks.insert(disk.name().to_owned(), watched);
         }
         if self.disks.is_empty() { NOBODY_EVERY } else { EVERY }
@@ -65,6 +109,9 @@ impl Look for Space {
 
 /// A disk's space.
 struct Watched {
+    disk: Weak<Disk>,
+    name: String,
+    threshold_bytes: u64,
     jobs: Jobs,
     /// A question has no answer yet.
     is_asking: AtomicBool,
@@ -72,44 +119,62 @@ struct Watched {
 }
 
 impl Watched {
-    fn new() -> Arc<Watched> {
+    fn new(disk: &Arc<Disk>, threshold_bytes: u64) -> Arc<Watched> {
         LOOKS.prepare();
-        Arc::new(Watched { jobs: Jobs::on(&LOOKS), is_asking: AtomicBool::new(false), is_low: AtomicBool::new(false) })
+        Arc::new(Watched {
+            disk: Arc::downgrade(disk),
+            name: disk.name().to_owned(),
+            threshold_bytes,
+            jobs: Jobs::on(&LOOKS),
+            is_asking: AtomicBool::new(false),
+            is_low: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether it is this disk, and none that had its name before.
+    fn is_of(&self, disk: &Arc<Disk>) -> bool {
+        self.disk.as_ptr() == Arc::as_ptr(disk)
     }
 
     /// Asks, unless a file system that was asked before has not answered.
-    fn ask(self: &Arc<Self>, disk: Arc<Disk>, threshold_bytes: u64, units: LogicalUnits) {
+    fn ask(self: &Arc<Self>, asking: &Asking, units: LogicalUnits) {
         if self.is_asking.swap(true, Ordering::Acquire) {
             return;
         }
-        let watched = self.clone();
+        let (watched, asking) = (self.clone(), asking.clone());
         self.jobs.go(move || {
-            let storage = disk.storage();
-            let room = storage.counted().map(storage::Counted::room);
-            drop(storage);
-            match room {
-                Some(Ok(room)) => watched.judge(disk.name(), room.available_bytes, threshold_bytes, &units),
-                Some(Err(error)) => tracing::debug!(disk = disk.name(), %error, "nobody says how much space is left"),
-                None => {}
+            let since = asking.begin(&watched.name);
+            // One that has gone meanwhile is nobody's any more, and its name may be another one's.
+            if let Some(disk) = watched.disk.upgrade() {
+                let storage = disk.storage();
+                match storage.counted().map(storage::Counted::room).transpose() {
+                    // Where nobody counts any more, as behind another storage, there is no bound.
+                    Ok(room) => watched.judge(room.and_then(|room| room.available_bytes), &units),
+                    Err(error) => tracing::debug!(disk = watched.name, %error, "nobody says how much space is left"),
+                }
             }
-            // Whoever removes it next closes it.
-            drop(disk);
+            asking.end(&watched.name, since);
             watched.is_asking.store(false, Ordering::Release);
         });
     }
 
-    fn judge(&self, disk: &str, available_bytes: Option<u64>, threshold_bytes: u64, units: &LogicalUnits) {
+    fn judge(&self, available_bytes: Option<u64>, units: &LogicalUnits) {
+        let (disk, threshold_bytes) = (self.name.as_str(), self.threshold_bytes);
         // Where there is no bound there is enough.
         let available_bytes = available_bytes.unwrap_or(u64::MAX);
         let (available, threshold) = (ByteSize(available_bytes), ByteSize(threshold_bytes));
+        let more_bytes = ENOUGH_BYTES.max(threshold_bytes / ENOUGH_PART);
         if available_bytes < threshold_bytes {
             if !self.is_low.swap(true, Ordering::Relaxed) {
-                tracing::warn!(disk, %available, %threshold, "space runs low: less can be written to what has not been written before");
+                tracing::warn!(disk, %available, %threshold, "space runs low: writes to blocks that have none yet fail when it is used up");
             }
-        } else if available_bytes >= threshold_bytes.saturating_add(ENOUGH_BYTES)
-            && self.is_low.swap(false, Ordering::Relaxed)
-        {
-            tracing::info!(disk, %available, %threshold, "there is enough space again");
+        } else if available_bytes >= threshold_bytes.saturating_add(more_bytes) {
+            if self.is_low.swap(false, Ordering::Relaxed) {
+                tracing::info!(disk, %available, %threshold, "there is enough space again");
+            }
+        } else if !self.is_low.load(Ordering::Relaxed) {
+            // Units may know from an earlier program that it was low, which it is until there is enough.
+            return;
         }
         // Some may have come since it was said.
         units.set_space_low(disk, self.is_low.load(Ordering::Relaxed));
@@ -119,17 +184,61 @@ impl Watched {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use disk::StorageSpec;
+    use storage::{NullOptions, NullStorage};
+
+    fn disk() -> Arc<Disk> {
+        let options = NullOptions { size: ByteSize(4096), ..NullOptions::default() };
+        let storage = Arc::new(NullStorage::open(&options).unwrap());
+        Arc::new(Disk::new("d", StorageSpec::Null(options), storage, None))
+    }
 
     #[test]
     fn it_is_said_once_until_there_has_been_enough() {
-        let (watched, units) = (Watched::new(), LogicalUnits::default());
-        let mut judge = |available: u64| {
-            watched.judge("d", Some(available), 10 << 20, &units);
-            watched.is_low.load(Ordering::Relaxed)
-        };
-        let seen = [11 << 20, 10 << 20, (10 << 20) - 1, 10 << 20, (11 << 20) - 1, 11 << 20, 0].map(&mut judge);
-        assert_eq!(seen, [false, false, true, true, true, false, true]);
-        watched.judge("d", None, 10 << 20, &units);
-        assert!(!watched.is_low.load(Ordering::Relaxed), "there is no bound");
+        let units = LogicalUnits::default();
+        for (threshold, more) in [(10 << 20, 1 << 20), (100 << 20, 5 << 20)] {
+            let watched = Watched::new(&disk(), threshold);
+            let mut judge = |available: u64| {
+                watched.judge(Some(available), &units);
+                watched.is_low.load(Ordering::Relaxed)
+            };
+            let enough = threshold + more;
+            let seen = [enough, threshold, threshold - 1, threshold, enough - 1, enough, 0].map(&mut judge);
+            assert_eq!(seen, [false, false, true, true, true, false, true]);
+            watched.judge(None, &units);
+            assert!(!watched.is_low.load(Ordering::Relaxed), "there is no bound");
+        }
+    }
+
+    #[test]
+    fn a_disk_that_comes_in_the_place_of_another_one_is_another_one() {
+        let (one, other) = (disk(), disk());
+        let watched = Watched::new(&one, 1 << 20);
+        assert!(watched.is_of(&one) && !watched.is_of(&other));
+    }
+
+    #[test]
+    fn a_question_without_an_answer_is_named() {
+        let asking = Asking::default();
+        let since = asking.begin("d");
+        assert_eq!(asking.lasts(Duration::ZERO).as_deref(), Some("d"));
+        assert_eq!(asking.lasts(Duration::from_secs(60)), None);
+        asking.end("d", since);
+        assert_eq!(asking.lasts(Duration::ZERO), None);
+    }
+
+    /// What was done before the last look is seen by it, however short the work was.
+    #[test]
+    fn there_is_a_look_behind_all_that_was_done() {
+        let mut space = Space { asking: Asking::default(), owed: 0, disks: BTreeMap::new() };
+        assert!(space.may_rest());
+        space.pause();
+        let daemon = Arc::new(Daemon::new(0, 8, engine::Poll::Off, std::sync::mpsc::channel().0).unwrap());
+        let mut looks = 0;
+        while !space.may_rest() {
+            space.look(&daemon);
+            looks += 1;
+        }
+        assert_eq!(looks, 2);
     }
 }

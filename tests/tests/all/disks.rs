@@ -122,8 +122,7 @@ fn a_disk_outlives_an_export_that_has_failed() -> Result<()> {
     daemon.stop()
 }
 
-/// No file system has as much left as this threshold: the log says so, the guest of a SCSI device is told, and behind an upgrade nobody is
-/// told again.
+/// No file system has as much left as this threshold: the log says so, and the guest of a SCSI device is told; an upgrade takes it along.
 #[test]
 fn it_is_said_when_a_thin_disk_has_little_space_left() -> Result<()> {
     let place = directory()?;

@@ -113,7 +113,7 @@ pub struct Disk {
     /// File that keeps persistent reservations over a loss of power.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservations: Option<String>,
-    /// Fewer bytes than these that can still be had for its blocks are few.
+    /// Its threshold, in bytes: when less space is left than this, the log and SCSI guests are told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub space_threshold_bytes: Option<u64>,
     /// Its users. A disk that is neither read-only nor shared has one at most.

@@ -181,6 +181,11 @@ impl LogicalUnits {
                 state.is_space_low = is_low;
                 if is_low {
                     state.tell_all(Attention::SpaceIsLow);
+                } else {
+                    // It is no news any more to whoever has not heard of it.
+                    for path in state.paths.values_mut() {
+                        path.attentions = path.attentions.without(Attention::SpaceIsLow);
+                    }
                 }
             });
         }

@@ -147,9 +147,10 @@ impl Storage for Qcow2Storage {
         self.shared.chain.extents(range, most).map_err(|trouble| self.failed(Action::Look, &trouble))
     }
 
-    /// Backing files are only read.
+    /// Of the file with its clusters. Backing files are only read.
     fn counted(&self) -> Option<&dyn Counted> {
-        self.shared.chain.files.first()?.counted()
+        let top = self.shared.chain.images.first()?;
+        self.shared.chain.files.get(top.data)?.counted()
     }
 }
 

@@ -188,6 +188,11 @@ fn served(daemon: &Daemon) -> Result<Vec<Served>, ApiError> {
         let why = format!("job {id} ({kind}) copies disk `{disk}`, and would end: wait for it, or cancel it first");
         return Err(failed(why));
     }
+    // Its thread would outlast the pause, or never go.
+    if let Some(disk) = daemon.asking.lasts(STUCK) {
+        let why = "does not say how much space it has left: look at it, and try again";
+        return Err(failed(format!("the file system of disk `{disk}` {why}")));
+    }
     let descriptions = daemon.upgrade.descriptions().clone();
     let now_ns = monotonic_ns();
     let mut served = Vec::new();

@@ -33,6 +33,8 @@ pub(super) fn pages_of(unit: &Unit) -> impl Iterator<Item = Page> + use<> {
     PAGES.into_iter().filter(move |page| is_counted || *page != PROVISIONING)
 }
 
+/// SBC-4, "Read-Write Error Recovery mode page": LBPERE of byte 7 (thresholds of provisioning are told).
+const RECOVERY_7_LBPERE: u8 = 0x80;
 /// SBC-4, "Caching mode page": WCE of byte 2.
 const CACHING_2_WCE: u8 = 0x04;
 /// SPC-5, "Control mode page": TST (each nexus has a task set of its own), D_SENSE and GLTSD (log parameters are not saved) of byte 2, QUEUE ALGORITHM MODIFIER of byte 3
@@ -86,7 +88,11 @@ impl Page {
                 page.bytes[5] = CONTROL_5_TAS;
             }
             mode::EXCEPTIONS => page.bytes[2] = EXCEPTIONS_2_DEXCPT,
-            // Read-Write Error Recovery: errors are recovered below us, and nothing of it can be told.
+            // Errors are recovered below us, and nothing of it can be told.
+            mode::ERROR_RECOVERY => {
+                let warns = unit.settings().counting.and_then(Counting::threshold_sets).is_some();
+                page.bytes[7] = flag(warns, RECOVERY_7_LBPERE);
+            }
             _ => {}
         }
         page

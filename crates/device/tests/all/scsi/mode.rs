@@ -64,6 +64,9 @@ fn a_unit_whose_space_is_counted_has_a_threshold() {
     assert_eq!(ask_page(&unit, &[0x1a, 8, 0x1c, 0, 255, 0]).unwrap(), EXCEPTIONS);
     assert_eq!(ask_page(&unit, &[0x1a, 8, 0x1c, 0xff, 255, 0]).unwrap(), [&EXCEPTIONS[..], &page(0x80, 8)].concat());
     assert_eq!(ask_page(&with(0), &[0x1a, 8, 0x1c, 2, 255, 0]).unwrap(), page(0, 0));
+    // LBPERE says whether any is told.
+    let recovery = |unit: &Unit| ask_page(unit, &[0x1a, 8, 1, 0, 255, 0]).unwrap()[7];
+    assert_eq!((recovery(&unit), recovery(&with(0))), (0x80, 0));
     let nothing = ask_page(&unit, &[0x1a, 8, 0x5c, 2, 255, 0]).unwrap();
     assert_eq!(nothing, [&[0x5c, 2, 0, 20][..], &[0; 20]].concat(), "nothing of it can be changed");
     assert_eq!(ask(&unit, &[0x1a, 8, 0x3f, 2, 255, 0]), Err(Sense::cdb(3)));
