@@ -170,6 +170,20 @@ mod tests {
     }
 
     #[test]
+    fn a_threshold_is_that_of_images_that_are_written() {
+        let thresholds = |words: &str| {
+            read(&format!("--socket /s --space-threshold 20G {words}")).map(|(_, disks)| {
+                disks.iter().map(|disk| disk.space_threshold.map(|size| size.0 >> 30)).collect::<Vec<_>>()
+            })
+        };
+        assert_eq!(thresholds("--lun 0=/a --lun 1=null:1G --lun 2=qcow2:/q").unwrap(), [Some(20), None, Some(20)]);
+        for nothing in ["--lun 0=null:1G", "--lun 0=/a --readonly"] {
+            let refused = thresholds(nothing).unwrap_err();
+            assert!(refused.starts_with("--space-threshold: ") && refused.ends_with("leave it out"), "{refused}");
+        }
+    }
+
+    #[test]
     fn serial_numbers_stay_and_differ() {
         assert_eq!(serial_of(Path::new("/a")), "07d66707b49cd92d");
         assert_ne!(serial_of(Path::new("/srv/a.img")), serial_of(Path::new("/srv/b.img")));

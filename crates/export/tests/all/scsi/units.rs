@@ -192,6 +192,13 @@ fn a_thin_unit_says_what_it_has_used_and_when_little_is_left() {
         say(is_low);
     }
     assert_eq!(driver.ask("0", &[0; 6], &[], 0).sense_code(), (6, 0x38, 7));
+    // What was not heard while it was so is no news behind it.
+    for is_low in [false, true, false] {
+        say(is_low);
+    }
+    driver.ask("0", &[0; 6], &[], 0).good();
+    say(true);
+    driver.hears("0", (6, 0x38, 7));
     // A program that goes on knows that its drivers know.
     let conditions = server.logical_units.conditions();
     let low: Vec<_> = conditions.iter().map(|(name, it)| (name.disk.as_str(), it.space_is_low)).collect();
