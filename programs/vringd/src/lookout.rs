@@ -17,6 +17,9 @@ pub(crate) trait Look: Send + 'static {
 
     /// Looks. The time until the next one.
     fn look(&mut self, daemon: &Arc<Daemon>) -> Duration;
+
+    /// No worker has anything to do, and whatever one does from now on is heard of.
+    fn rest(&mut self, _daemon: &Arc<Daemon>) {}
 }
 
 enum Event {
@@ -46,6 +49,7 @@ impl Lookout {
         let run = move || {
             loop {
                 let wait = if look.may_rest() && daemon.engine().watch_for_work(watcher) {
+                    look.rest(&daemon);
                     match heard.recv() {
                         Ok(Event::Work) => look.pause(),
                         Ok(Event::Stop) | Err(_) => return,

@@ -6,6 +6,7 @@ use control::model::config::NewExport;
 use control::model::{ByteSize, Favour, Lun, NewDisk, NewUnit, PolicyMode, Span};
 use disk::StorageSpec;
 use std::collections::BTreeMap;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 /// Serve a SCSI device with its disks on one socket, until SIGTERM, SIGINT or SIGHUP.
@@ -85,7 +86,7 @@ impl Args {
             disks.push(disk);
         }
         if self.space_threshold.is_some() {
-            let mut thin = disks.iter_mut().filter(|disk| is_counted(&disk.storage)).peekable();
+            let mut thin = disks.iter_mut().filter_map(|disk| is_counted(&mut disk.storage).then_some(disk)).peekable();
             if thin.peek().is_none() {
                 return Err(
                     "--space-threshold: is of images that are written, and no --lun is one: leave it out".to_owned()
@@ -99,8 +100,12 @@ impl Args {
 }
 
 /// Whether a disk may have a threshold of space, as far as its description tells.
-fn is_counted(storage: &StorageSpec) -> bool {
-    matches!(storage.kind(), "file" | "qcow2" | "volume") && !storage.read_only()
+fn is_counted(storage: &mut StorageSpec) -> bool {
+    let is_device = |path: &Path| std::fs::metadata(path).is_ok_and(|about| about.file_type().is_block_device());
+    matches!(storage.kind(), "file" | "qcow2" | "volume")
+        && !storage.read_only()
+        && storage.migratable().is_none()
+        && !storage.paths().iter().any(|(_, path)| is_device(path))
 }
 
 fn name_of(lun: Lun) -> String {

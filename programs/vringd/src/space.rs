@@ -10,10 +10,11 @@ use control::model::ByteSize;
 use disk::Disk;
 use export::LogicalUnits;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use storage::Storage;
 use storage::kit::{Jobs, LOOKS};
 
 /// From a worker's first work to the first question.
@@ -36,38 +37,57 @@ const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
 /// There can be no thread.
 pub(crate) fn start(daemon: &Arc<Daemon>) -> Result<Lookout, Failure> {
     let asking = daemon.asking.clone();
-    Lookout::start("space", daemon, Space { asking, owed: 0, disks: BTreeMap::new() })
+    Lookout::start("space", daemon, Space { asking, disks: BTreeMap::new() })
 }
 
 /// Questions that have no answer yet: whose space, and since when.
 #[derive(Clone, Default)]
-pub(crate) struct Asking(Arc<Mutex<Vec<(String, Instant)>>>);
+pub(crate) struct Asking(Arc<Mutex<BTreeMap<u64, (String, Instant)>>>);
 
 impl Asking {
-    fn lock(&self) -> MutexGuard<'_, Vec<(String, Instant)>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, (String, Instant)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A disk whose file system has not answered for longer than this.
     pub(crate) fn lasts(&self, time: Duration) -> Option<String> {
-        self.lock().iter().find(|(_, since)| since.elapsed() > time).map(|(disk, _)| disk.clone())
+        self.lock().values().find(|(_, since)| since.elapsed() > time).map(|(disk, _)| disk.clone())
     }
 
-    fn begin(&self, disk: &str) -> Instant {
-        let since = Instant::now();
-        self.lock().push((disk.to_owned(), since));
-        since
+    /// Whether all are answered within this time.
+    pub(crate) fn ends_within(&self, time: Duration) -> bool {
+        let by = Instant::now() + time;
+        while !self.lock().is_empty() {
+            if Instant::now() >= by {
+                return false;
+            }
+            sleep(LOOK_AGAIN_AFTER);
+        }
+        true
     }
 
-    fn end(&self, disk: &str, since: Instant) {
-        self.lock().retain(|(other, at)| (other.as_str(), *at) != (disk, since));
+    fn begin(&self, disk: &str) -> Question {
+        let mut all = self.lock();
+        let number = all.last_key_value().map_or(0, |(last, _)| last + 1);
+        all.insert(number, (disk.to_owned(), Instant::now()));
+        Question { asking: self.clone(), number }
+    }
+}
+
+/// One of them, until it has been answered or its thread has failed.
+struct Question {
+    asking: Asking,
+    number: u64,
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        self.asking.lock().remove(&self.number);
     }
 }
 
 struct Space {
     asking: Asking,
-    /// Looks that are owed before it may rest: one that comes behind all that was done since work began.
-    owed: u8,
     /// Disks that have a threshold, by name.
     disks: BTreeMap<String, Arc<Watched>>,
 }
@@ -75,26 +95,20 @@ struct Space {
 impl Drop for Space {
     fn drop(&mut self) {
         // A disk that is asked is not closed before it has answered.
-        let by = Instant::now() + PATIENCE;
-        while !self.asking.lock().is_empty() && Instant::now() < by {
-            sleep(LOOK_AGAIN_AFTER);
-        }
+        self.asking.ends_within(PATIENCE);
     }
 }
 
 impl Look for Space {
     fn may_rest(&self) -> bool {
-        self.owed == 0
+        true
     }
 
     fn pause(&mut self) -> Duration {
-        self.owed = 2;
         FIRST
     }
 
     fn look(&mut self, daemon: &Arc<Daemon>) -> Duration {
-        // With nothing owed it is called because somebody works.
-        self.owed = if self.owed == 0 { 1 } else { self.owed - 1 };
         let mut before = std::mem::take(&mut self.disks);
         for (disk, users) in daemon.disks.all() {
             let Some(threshold_bytes) = disk.space_threshold_bytes().filter(|_| !users.is_empty()) else { continue };
@@ -105,6 +119,11 @@ impl Look for Space {
         }
         if self.disks.is_empty() { NOBODY_EVERY } else { EVERY }
     }
+
+    /// What was written since the last look is behind us.
+    fn rest(&mut self, daemon: &Arc<Daemon>) {
+        self.look(daemon);
+    }
 }
 
 /// A disk's space.
@@ -113,9 +132,24 @@ struct Watched {
     name: String,
     threshold_bytes: u64,
     jobs: Jobs,
-    /// A question has no answer yet.
-    is_asking: AtomicBool,
+    /// Whether a question has no answer yet, and another one is to follow.
+    state: AtomicU8,
     is_low: AtomicBool,
+}
+
+const NOTHING: u8 = 0;
+const ASKING: u8 = 1;
+const AGAIN: u8 = 2;
+
+/// Whoever answers; where its thread fails, others are asked all the same.
+struct Answering(Arc<Watched>);
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.state.store(NOTHING, Ordering::Release);
+        }
+    }
 }
 
 impl Watched {
@@ -126,7 +160,7 @@ impl Watched {
             name: disk.name().to_owned(),
             threshold_bytes,
             jobs: Jobs::on(&LOOKS),
-            is_asking: AtomicBool::new(false),
+            state: AtomicU8::new(NOTHING),
             is_low: AtomicBool::new(false),
         })
     }
@@ -136,29 +170,39 @@ impl Watched {
         self.disk.as_ptr() == Arc::as_ptr(disk)
     }
 
-    /// Asks, unless a file system that was asked before has not answered.
+    /// Asks; once more where a question that was asked before has no answer yet.
     fn ask(self: &Arc<Self>, asking: &Asking, units: LogicalUnits) {
-        if self.is_asking.swap(true, Ordering::Acquire) {
+        // Where there are no threads nobody else may wait.
+        let next = |now| Some(if now == NOTHING { ASKING } else { AGAIN });
+        if !self.jobs.has_threads() || self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, next) != Ok(NOTHING)
+        {
             return;
         }
-        let (watched, asking) = (self.clone(), asking.clone());
+        let (answering, question) = (Answering(self.clone()), asking.begin(&self.name));
         self.jobs.go(move || {
-            let since = asking.begin(&watched.name);
-            // One that has gone meanwhile is nobody's any more, and its name may be another one's.
-            if let Some(disk) = watched.disk.upgrade() {
-                let storage = disk.storage();
-                match storage.counted().map(storage::Counted::room).transpose() {
-                    // Where nobody counts any more, as behind another storage, there is no bound.
-                    Ok(room) => watched.judge(room.and_then(|room| room.available_bytes), &units),
-                    Err(error) => tracing::debug!(disk = watched.name, %error, "nobody says how much space is left"),
+            let (_question, watched) = (question, &answering.0);
+            loop {
+                watched.look(&units);
+                if watched.state.compare_exchange(ASKING, NOTHING, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                    return;
                 }
+                watched.state.store(ASKING, Ordering::Release);
             }
-            asking.end(&watched.name, since);
-            watched.is_asking.store(false, Ordering::Release);
         });
     }
 
-    fn judge(&self, available_bytes: Option<u64>, units: &LogicalUnits) {
+    fn look(&self, units: &LogicalUnits) {
+        // One that has gone meanwhile is nobody's any more.
+        let Some(disk) = self.disk.upgrade() else { return };
+        let storage = disk.storage();
+        match storage.counted().map(storage::Counted::room).transpose() {
+            // Where nobody counts any more, as behind another storage, there is no bound.
+            Ok(room) => self.judge(room.and_then(|room| room.available_bytes), &storage, units),
+            Err(error) => tracing::debug!(disk = self.name, %error, "nobody says how much space is left"),
+        }
+    }
+
+    fn judge(&self, available_bytes: Option<u64>, storage: &Arc<dyn Storage>, units: &LogicalUnits) {
         let (disk, threshold_bytes) = (self.name.as_str(), self.threshold_bytes);
         // Where there is no bound there is enough.
         let available_bytes = available_bytes.unwrap_or(u64::MAX);
@@ -177,7 +221,7 @@ impl Watched {
             return;
         }
         // Some may have come since it was said.
-        units.set_space_low(disk, self.is_low.load(Ordering::Relaxed));
+        units.set_space_low(storage, self.is_low.load(Ordering::Relaxed));
     }
 }
 
@@ -197,15 +241,16 @@ mod tests {
     fn it_is_said_once_until_there_has_been_enough() {
         let units = LogicalUnits::default();
         for (threshold, more) in [(10 << 20, 1 << 20), (100 << 20, 5 << 20)] {
-            let watched = Watched::new(&disk(), threshold);
+            let disk = disk();
+            let (watched, storage) = (Watched::new(&disk, threshold), disk.storage());
             let mut judge = |available: u64| {
-                watched.judge(Some(available), &units);
+                watched.judge(Some(available), &storage, &units);
                 watched.is_low.load(Ordering::Relaxed)
             };
             let enough = threshold + more;
             let seen = [enough, threshold, threshold - 1, threshold, enough - 1, enough, 0].map(&mut judge);
             assert_eq!(seen, [false, false, true, true, true, false, true]);
-            watched.judge(None, &units);
+            watched.judge(None, &storage, &units);
             assert!(!watched.is_low.load(Ordering::Relaxed), "there is no bound");
         }
     }
@@ -220,25 +265,13 @@ mod tests {
     #[test]
     fn a_question_without_an_answer_is_named() {
         let asking = Asking::default();
-        let since = asking.begin("d");
+        let question = asking.begin("d");
         assert_eq!(asking.lasts(Duration::ZERO).as_deref(), Some("d"));
         assert_eq!(asking.lasts(Duration::from_secs(60)), None);
-        asking.end("d", since);
+        let other = asking.begin("e");
+        drop(question);
+        assert_eq!(asking.lasts(Duration::ZERO).as_deref(), Some("e"));
+        drop(other);
         assert_eq!(asking.lasts(Duration::ZERO), None);
-    }
-
-    /// What was done before the last look is seen by it, however short the work was.
-    #[test]
-    fn there_is_a_look_behind_all_that_was_done() {
-        let mut space = Space { asking: Asking::default(), owed: 0, disks: BTreeMap::new() };
-        assert!(space.may_rest());
-        space.pause();
-        let daemon = Arc::new(Daemon::new(0, 8, engine::Poll::Off, std::sync::mpsc::channel().0).unwrap());
-        let mut looks = 0;
-        while !space.may_rest() {
-            space.look(&daemon);
-            looks += 1;
-        }
-        assert_eq!(looks, 2);
     }
 }

@@ -171,12 +171,12 @@ impl LogicalUnits {
         }
     }
 
-    /// Whether the storage of a disk has less space left than its threshold: whoever has it as a unit is told when that begins, or when
+    /// Whether this storage of a disk has less space left than its threshold: whoever has it as a unit is told when that begins, or when
     /// they do.
-    pub fn set_space_low(&self, disk: &str, is_low: bool) {
+    pub fn set_space_low(&self, storage: &Arc<dyn Storage>, is_low: bool) {
         let all: Vec<_> = self.lock().units.values().filter_map(Weak::upgrade).collect();
         let is_news = |state: &State| state.has_threshold() && state.is_space_low != is_low;
-        for unit in all.iter().filter(|unit| unit.disk == disk && unit.look(is_news)) {
+        for unit in all.iter().filter(|unit| Arc::ptr_eq(&unit.storage(), storage) && unit.look(is_news)) {
             unit.change(|state| {
                 state.is_space_low = is_low;
                 if is_low {

@@ -122,6 +122,9 @@ fn pause_and_become(
     }
     // A client may have come and gone last. No other one comes now.
     check_looks(exports, LOOK_IN_PAUSE)?;
+    if !daemon.asking.ends_within(LOOK_IN_PAUSE) {
+        return Err(failed("a file system is asked how much space it has left: try again".to_owned()));
+    }
     threads::check_known(LOOK_IN_PAUSE).map_err(failed)?;
     check_asker(asker)?;
     let error = become_program(program, mounts, &state, out);
@@ -182,16 +185,16 @@ fn served(daemon: &Daemon) -> Result<Vec<Served>, ApiError> {
             "an export that was removed is still being closed; try again when that has ended".to_owned(),
         ));
     }
+    // Its thread would outlast the pause, or never go.
+    if let Some(disk) = daemon.asking.lasts(STUCK) {
+        let why = "does not say how much space it has left: look at it, and try again";
+        return Err(failed(format!("the file system of disk `{disk}` {why}")));
+    }
     // Nobody drains what a ring that fell has left behind on a disk that stays.
     daemon.disks.check_ended().map_err(|error| failed(format!("{error}, or remove the disk")))?;
     if let Some((disk, id, kind)) = daemon.jobs.running() {
         let why = format!("job {id} ({kind}) copies disk `{disk}`, and would end: wait for it, or cancel it first");
         return Err(failed(why));
-    }
-    // Its thread would outlast the pause, or never go.
-    if let Some(disk) = daemon.asking.lasts(STUCK) {
-        let why = "does not say how much space it has left: look at it, and try again";
-        return Err(failed(format!("the file system of disk `{disk}` {why}")));
     }
     let descriptions = daemon.upgrade.descriptions().clone();
     let now_ns = monotonic_ns();

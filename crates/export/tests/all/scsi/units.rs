@@ -156,8 +156,9 @@ const THRESHOLD: [u8; 6] = [0x1a, 8, 0x1c, 2, 64, 0];
 
 #[test]
 fn a_thin_unit_says_what_it_has_used_and_when_little_is_left() {
-    let warned = UnitOptions { threshold_bytes: 3 << 20, ..unit("0", "a", Arc::new(memory(8 << 20))) };
-    let server = Server::new(vec![warned, unit("1", "b", Arc::new(memory(8 << 20)))]);
+    let disks: Vec<Arc<dyn Storage>> = (0..3).map(|_| Arc::new(memory(8 << 20)) as Arc<dyn Storage>).collect();
+    let warned = || UnitOptions { threshold_bytes: 3 << 20, ..unit("0", "a", disks[0].clone()) };
+    let server = Server::new(vec![warned(), unit("1", "b", disks[1].clone())]);
     let mut driver = server.driver();
     driver.settle("0");
     driver.settle("1");
@@ -173,8 +174,8 @@ fn a_thin_unit_says_what_it_has_used_and_when_little_is_left() {
     assert_eq!(driver.ask("1", &THRESHOLD, &[], 64).good()[20..28], [0, 1, 0, 0, 0, 0, 0, 0]);
 
     let say = |is_low| {
-        for disk in ["a", "a", "b", "c"] {
-            server.logical_units.set_space_low(disk, is_low);
+        for disk in [0, 0, 1, 2] {
+            server.logical_units.set_space_low(&disks[disk], is_low);
         }
     };
     say(true);
@@ -205,11 +206,10 @@ fn a_thin_unit_says_what_it_has_used_and_when_little_is_left() {
     assert_eq!(low, [("a", true), ("b", false)]);
     let next = LogicalUnits::default();
     conditions.into_iter().for_each(|(name, condition)| next.leave_condition(name, condition));
-    let warned = UnitOptions { threshold_bytes: 3 << 20, ..unit("0", "a", Arc::new(memory(8 << 20))) };
-    let goes_on = Server::going_on(vec![warned], next.clone());
+    let goes_on = Server::going_on(vec![warned()], next.clone());
     let pending = || next.conditions().iter().map(|(_, it)| it.attentions[0].2).collect::<Vec<_>>();
     let before = pending();
-    next.set_space_low("a", true);
+    next.set_space_low(&disks[0], true);
     assert_eq!(pending(), before);
     drop(goes_on);
 }
