@@ -214,7 +214,6 @@ fn a_guest_goes_on_by_the_path_that_is_left() -> Result<()> {
     // What was under way there fails, and is sent by the other path; then the path is none any more.
     run("wait_for '[ $(active) = 1 ] && [ $(failed) = 0 ]'
          dmesg | grep 'multipath: .* Failing path'
-         grep 'remaining active paths: 1' /tmp/multipathd.log
          works $(ls /sys/block/dm-0/slaves)")?;
     let unit = serde_json::json!({ "lun": 0, "disk": "quorum" });
     daemon.client().send::<serde_json::Value>(Method::POST, "/v1/exports/path2/luns", &unit)?;
@@ -224,9 +223,8 @@ fn a_guest_goes_on_by_the_path_that_is_left() -> Result<()> {
          dev=$(cat $path/dev)
          dmsetup message $map 0 \"fail_path $dev\"
          wait_for '[ $(active) = 2 ]'
-         # It counts failures.
+         # The driver counts failures, and takes none back by itself: multipathd did, which need not have known of it before.
          dmsetup status $map | grep \" $dev A [1-9]\"
-         grep 'tur checker reports path is up' /tmp/multipathd.log
          works ${path##*/}
          # Each block was read again soon after it was written.
          kill -INT $(cat /tmp/fio.pid); wait_for '! [ -e /proc/$(cat /tmp/fio.pid) ]'
