@@ -150,6 +150,13 @@ pub enum RbdError {
         /// What it has to be.
         wanted: &'static str,
     },
+    /// image: {spec} is not what it was to its guest: {why}
+    Lost {
+        /// The image.
+        spec: String,
+        /// What has become of it.
+        why: String,
+    },
     /// image: {spec}: the cluster has not answered within {seconds} s: look at `ceph health`, and whether `ceph auth get client.{user}` shows rights on OSDs
     Late {
         /// The image.

@@ -45,6 +45,27 @@ pub(crate) fn take(image: &Image, spec: &Spec, user: &str) -> Result<Held, RbdEr
     Err(RbdError::failed(spec, "take its lock, which others take at the same time")(Errno(libc::EBUSY)))
 }
 
+/// Takes the lock that the client at `before` had, which was the program before this one: guests go on with what they know of the image, so that
+/// nobody else may have had it meanwhile.
+pub(crate) fn take_over(image: &Image, spec: &Spec, user: &str, before: &str) -> Result<Held, RbdError> {
+    let lost = |why: String| RbdError::Lost { spec: spec.to_string(), why };
+    match owner(image, spec)? {
+        Some(owner) if owner == before => {}
+        Some(owner) => return Err(lost(format!("the client at {owner} has taken its lock"))),
+        None => return Err(lost("its lock was taken away".to_owned())),
+    }
+    match image.break_lock(before) {
+        Ok(()) => {}
+        Err(Errno(libc::ENOENT | libc::EBUSY | libc::EAGAIN)) => {
+            return Err(lost("its lock was taken away".to_owned()));
+        }
+        Err(errno) => return Err(RbdError::Break { user: user.to_owned(), source: errno.words() }),
+    }
+    // From here on it is anybody's.
+    image.lock().map_err(|errno| lost(format!("its lock could not be taken again: {}", errno.words())))?;
+    sign(image, spec)
+}
+
 /// Gives the lock up. What is left behind where that fails is what a killed daemon leaves.
 pub(crate) fn give_up(image: &Image, spec: &Spec) {
     let removed = match image.remove_metadata(KEY) {

@@ -24,6 +24,13 @@ impl Held {
     }
 }
 
+impl Held {
+    /// The client that has it.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
         let mut held = held();

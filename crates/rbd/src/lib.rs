@@ -9,6 +9,8 @@
 //! | `options`, `spec` | what may be chosen, and how an image is written in one word |
 //! | `open` | from a description to an open image |
 //! | `files`, `monitors` | what Ceph's library would read without end, or say nothing useful of |
+//! | `connection` | an image that is open, or that requests wait for |
+//! | `again`, `was` | what the program before this one has had open is opened again |
 //! | `openings`, `room` | how many openings are under way, and whether another one has room |
 //! | `guard`, `owner`, `held` | who may write: the exclusive lock, what its owner has written down, and which this program has |
 //! | `live` | what others make of an image that is served: another size, or nothing |
@@ -18,7 +20,9 @@
 // A daemon's words go to its log; a line to a closed or full standard error would be a panic or a wait on a worker.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
+mod again;
 mod budget;
+mod connection;
 mod error;
 mod ffi;
 mod files;
@@ -33,6 +37,7 @@ mod owner;
 mod room;
 mod served;
 mod spec;
+mod was;
 
 pub use error::RbdError;
 pub use options::RbdOptions;

@@ -9,14 +9,15 @@ use crate::ffi::{Errno, Image, Opening};
 use crate::held::Held;
 use crate::open::OpenImage;
 use crate::spec::Spec;
+use crate::was::Was;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{Builder, JoinHandle, sleep};
 use std::time::{Duration, Instant};
-use storage::Action;
 use storage::kit::{Jobs, WORK};
+use storage::{Action, Description};
 
 /// How often an image is looked at of whose changes nobody tells.
 const UNTOLD_EVERY: Duration = Duration::from_secs(5);
@@ -33,6 +34,7 @@ pub(crate) struct Live {
     held: Option<Held>,
     spec: Spec,
     opening: Opening,
+    id: Option<String>,
     /// Which snapshot is served.
     snapshot_id: Option<u64>,
     capacity_bytes: AtomicU64,
@@ -46,7 +48,7 @@ pub(crate) struct Live {
 impl Live {
     /// What has been opened just now.
     pub(crate) fn of(opened: OpenImage, spec: &Spec) -> Arc<Live> {
-        let OpenImage { mut image, bytes, opening, snapshot_id, lock: held, .. } = opened;
+        let OpenImage { mut image, bytes, opening, id, snapshot_id, lock: held, .. } = opened;
         let live = Arc::new_cyclic(|live: &Weak<Live>| {
             if opening == Opening::Watched {
                 follow(&mut image, live.clone(), spec);
@@ -56,6 +58,7 @@ impl Live {
                 held,
                 spec: spec.clone(),
                 opening,
+                id,
                 snapshot_id,
                 capacity_bytes: AtomicU64::new(whole_sectors(bytes)),
                 is_gone: AtomicBool::new(false),
@@ -71,6 +74,14 @@ impl Live {
     /// Whether it may be written.
     pub(crate) fn is_locked(&self) -> bool {
         self.held.is_some()
+    }
+
+    /// What the next program has to know of it.
+    pub(crate) fn was(&self, about: Description) -> Was {
+        let owner = self.held.as_ref().map(|held| held.address().to_owned());
+        let watches = owner.is_none() && self.opening == Opening::Watched;
+        let watcher = watches.then(|| self.image.client().ok()).flatten();
+        Was { about, id: self.id.clone(), snapshot_id: self.snapshot_id, owner, watcher }
     }
 
     /// Bytes that a guest can have.
@@ -220,7 +231,7 @@ impl Live {
     /// # Errors
     /// There can be no thread.
     pub(crate) fn look_often(self: &Arc<Self>) -> io::Result<Option<Look>> {
-        let Ok(id) = self.image.id() else { return Ok(None) };
+        let Some(id) = self.id.clone() else { return Ok(None) };
         let every = match self.opening {
             Opening::Watched => TOLD_EVERY,
             Opening::Unwatched => UNTOLD_EVERY,

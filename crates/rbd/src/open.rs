@@ -8,12 +8,16 @@ use crate::held::Held;
 use crate::monitors;
 use crate::options::RbdOptions;
 use crate::spec::Spec;
+use crate::was::Was;
 use std::path::PathBuf;
 use std::sync::Arc;
 use storage::Kind as _;
 
 /// How long a monitor may take to answer when an image is opened.
 const PATIENCE_S: u32 = 10;
+
+/// How long a client that is gone may be taken for one that watches an image, at most (`osd_client_watch_timeout` is 30 s).
+const WATCH_LASTS_S: u32 = 60;
 
 /// An option of librbd that an image or a pool may override.
 const BLOCKLIST: &str = "rbd_blocklist_on_break_lock";
@@ -50,6 +54,8 @@ pub(crate) struct OpenImage {
     pub(crate) bytes: u64,
     pub(crate) object_bytes: u64,
     pub(crate) opening: Opening,
+    /// Which no other image of the pool ever has; none of the first format.
+    pub(crate) id: Option<String>,
     /// Of the snapshot that is served.
     pub(crate) snapshot_id: Option<u64>,
     /// Bytes that a discard must have to give space back.
@@ -131,13 +137,32 @@ fn check_keyrings(options: &RbdOptions, keyrings: &[PathBuf], is_needed: bool) -
 }
 
 /// Connects, and opens the image, with its lock if it is to be written. Waits for the cluster: nobody's lock is taken when that has lasted
-/// so long that nobody wants the image any more.
-pub(crate) fn open(options: &RbdOptions, client: Cluster, is_wanted: &dyn Fn() -> bool) -> Result<OpenImage, RbdError> {
+/// so long that nobody wants the image any more. With what it `was` to the program before this one it has to be that still.
+pub(crate) fn open(
+    options: &RbdOptions,
+    client: Cluster,
+    was: Option<&Was>,
+    is_wanted: &dyn Fn() -> bool,
+) -> Result<OpenImage, RbdError> {
     let spec = options.spec();
     let pool = pool(options, client)?;
     let read_only = options.read_only();
+    if let Some(watcher) = was.and_then(|was| was.watcher.as_deref())
+        && let Err(errno) = pool.keep_out(watcher, WATCH_LASTS_S)
+    {
+        // Whoever may only read has no right to that.
+        tracing::debug!(image = %spec, error = %errno.words(), "whoever changes the image waits for a watch of the program before this one to lapse");
+    }
     let (image, opening) = image(&pool, options)?;
+    let lost = |why: &str| RbdError::Lost { spec: spec.to_string(), why: why.to_owned() };
+    let id = image.id().ok();
+    if was.is_some_and(|was| was.id != id) {
+        return Err(lost("another image has its name"));
+    }
     let snapshot_id = options.snapshot.as_ref().map(|name| look_at(&image, name, &spec)).transpose()?;
+    if was.is_some_and(|was| was.snapshot_id != snapshot_id) {
+        return Err(lost("another snapshot has its name"));
+    }
     let setting = |name| image.setting(name).map_err(RbdError::failed(&spec, "read its configuration"));
     let is = |value: Option<String>, word: &str| value.is_some_and(|value| value == word);
     if !read_only && is(setting("rbd_disable_zero_copy_writes")?, "false") {
@@ -157,12 +182,20 @@ pub(crate) fn open(options: &RbdOptions, client: Cluster, is_wanted: &dyn Fn() -
     if !is_wanted() {
         return Err(RbdError::failed(&spec, "be waited for so long")(Errno(libc::ETIMEDOUT)));
     }
-    let lock = (!read_only).then(|| guard::take(&image, &spec, &options.user)).transpose()?;
+    let take = || match was {
+        None => guard::take(&image, &spec, &options.user),
+        Some(was) => {
+            let before = was.owner.as_deref().ok_or_else(|| lost("its lock was nobody's"))?;
+            guard::take_over(&image, &spec, &options.user, before)
+        }
+    };
+    let lock = (!read_only).then(take).transpose()?;
     match image.stat() {
         Ok(stat) if stat.bytes >= 512 => Ok(OpenImage {
             bytes: stat.bytes,
             object_bytes: stat.object_bytes,
             opening,
+            id,
             snapshot_id,
             discard_bytes: discard_bytes.filter(|bytes: &u32| bytes.is_multiple_of(512) && *bytes > 0).unwrap_or(512),
             cached,

@@ -5,6 +5,7 @@ use crate::ffi::{Cluster, Library};
 use crate::open::{client, keyrings};
 use crate::served::RbdStorage;
 use crate::spec::{self, Spec};
+use crate::was::Was;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -115,9 +116,10 @@ impl Kind for RbdOptions {
         Ok(Opened::new(self, move || Ok(Arc::new(RbdStorage::open(&options)?))))
     }
 
-    /// What librbd has of an image ends with the program. [`RbdStorage::hand_over`](Storage::hand_over) has refused it before.
-    fn adopt(&self, _handed: Handed) -> Result<Arc<dyn Storage>, OpenError> {
-        Err(OpenError::NothingHanded)
+    /// What librbd has of an image ends with the program: it is opened again, for which requests wait.
+    fn adopt(&self, handed: Handed) -> Result<Arc<dyn Storage>, OpenError> {
+        let was = handed.again.as_deref().and_then(Was::read).ok_or(OpenError::NothingHanded)?;
+        Ok(Arc::new(RbdStorage::adopt(self, was, handed.capacity_bytes)?))
     }
 
     fn needs(&self) -> Vec<Need> {

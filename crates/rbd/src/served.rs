@@ -1,21 +1,23 @@
 //! The storage: an image that is open.
 
+use crate::again::{self, Again};
 use crate::budget::Budget;
+use crate::connection::{Connection, Opened, Waiting};
 use crate::error::RbdError;
 use crate::ffi::{Cluster, Flight, Library, Parked, Ready};
-use crate::guard;
-use crate::live::{Live, Look};
-use crate::open::{OpenImage, client, open};
+use crate::open::{client, open};
 use crate::openings::{OPENINGS, Place};
 use crate::options::RbdOptions;
 use crate::room;
 use crate::spec::Spec;
+use crate::was::Was;
 use engine::{Completion, Io, Token, Ways};
-use std::sync::Arc;
+use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use storage::kit::{Jobs, ON_THE_SPOT_MAX, WORK, check_growth};
 use storage::{Action, Description, Execution, Handed, Kind as _, Operation, Step, Storage, StorageError, Task};
 
@@ -23,21 +25,23 @@ use storage::{Action, Description, Execution, Handed, Kind as _, Operation, Step
 const PHYSICAL_BLOCK_BYTES: u32 = 4096;
 /// How long a cluster may take to open an image. A monitor that does not answer is told of before.
 const OPEN_PATIENCE: Duration = Duration::from_secs(30);
+/// How long it holds that another program could read its configuration: guests do not wait for that to be found again.
+const COULD_GO: Duration = Duration::from_secs(30);
 
-/// An image that is open. Dropped, it waits for the cluster: not on a worker.
+/// An image. Dropped, it waits for the cluster: not on a worker.
 pub struct RbdStorage {
-    live: Arc<Live>,
-    /// Looks again from time to time.
-    look: Option<Look>,
+    connection: Arc<Connection>,
     budget: Arc<Budget<Parked>>,
     jobs: Jobs,
     spec: Spec,
-    read_only: bool,
-    object_bytes: u32,
-    discard_bytes: u32,
-    cached: bool,
+    /// What guests are told of it.
+    about: Description,
+    options: RbdOptions,
+    /// When it was found last that another program could read what it needs to open it.
+    could_go: Mutex<Option<Instant>>,
     /// The last error that was told of, by its number: others of it are as many as requests.
     told: AtomicI32,
+    _again: Option<Again>,
 }
 
 /// Bytes that librbd keeps of an image's requests, at most: a copy of each write, and what it has read.
@@ -85,57 +89,101 @@ impl RbdStorage {
     }
 
     fn open_here(options: &RbdOptions, client: Cluster, is_wanted: &dyn Fn() -> bool) -> Result<RbdStorage, RbdError> {
-        let opened = open(options, client, is_wanted)?;
-        let OpenImage { object_bytes, discard_bytes, cached, .. } = opened;
+        let image = open(options, client, None, is_wanted)?;
         let (spec, read_only) = (options.spec(), options.read_only());
+        let about = Description {
+            kind: "rbd",
+            target: spec.to_string(),
+            read_only,
+            // Ceph's servers have a cache, this host has none of it.
+            direct: true,
+            block_size_bytes: 512,
+            physical_block_bytes: PHYSICAL_BLOCK_BYTES,
+            optimal_io_bytes: u32::try_from(image.object_bytes).unwrap_or(0),
+            discard: !read_only,
+            discard_granularity_bytes: image.discard_bytes,
+            write_zeroes: !read_only,
+            execution: Execution::Auto,
+            // Handed over on the worker, whatever librbd does then.
+            execution_chosen: Execution::Inline,
+        };
         WORK.prepare();
-        let live = Live::of(opened, &spec);
-        // Of one that is written the lock keeps everybody off who would remove it.
-        let look = if read_only { live.look_often() } else { Ok(None) };
-        let look = look.map_err(|source| RbdError::Thread { spec: spec.to_string(), source })?;
-        let jobs = Jobs::on(&WORK);
-        let (image, elsewhere) = (Arc::downgrade(&live), jobs.clone());
+        let opened = Opened::of(image, &spec, read_only)?;
+        Ok(RbdStorage::through(Connection::to(opened), options, about))
+    }
+
+    /// Goes on with what the program before this one has had open. It is opened again, and requests wait for that.
+    pub(crate) fn adopt(options: &RbdOptions, was: Was, capacity_bytes: u64) -> Result<RbdStorage, RbdError> {
+        WORK.prepare();
+        let mut storage = RbdStorage::through(Connection::awaited(capacity_bytes), options, was.about.clone());
+        let budget = storage.budget.clone();
+        let go = move |opened: &Opened, (bytes, parked): Waiting| {
+            if let Some((Parked { ready, reply }, permit)) = budget.ask(bytes, parked) {
+                ready.submit(&opened.live.image, reply, permit);
+            }
+        };
+        let again = again::begin(options, was, &storage.connection, go);
+        let spec = || options.spec().to_string();
+        storage._again = Some(again.map_err(|source| RbdError::Thread { spec: spec(), source })?);
+        Ok(storage)
+    }
+
+    fn through(connection: Connection, options: &RbdOptions, about: Description) -> RbdStorage {
+        let (connection, jobs) = (Arc::new(connection), Jobs::on(&WORK));
+        let (image, elsewhere) = (Arc::downgrade(&connection), jobs.clone());
         let budget = Budget::new(KEPT_BYTES_MAX, move |Parked { ready, reply }, permit| {
             let image = image.clone();
             // Whose turn has come is seen by a thread of librbd's, among others.
             elsewhere.go(move || {
                 // Whoever has the request keeps it.
-                if let Some(live) = image.upgrade() {
-                    ready.submit(&live.image, reply, permit);
+                if let Some(opened) = image.upgrade().as_deref().and_then(Connection::opened) {
+                    ready.submit(&opened.live.image, reply, permit);
                 }
             });
         });
-        Ok(RbdStorage {
-            live,
-            look,
-            budget,
-            jobs,
-            spec,
-            read_only,
-            object_bytes: u32::try_from(object_bytes).unwrap_or(0),
-            discard_bytes,
-            cached,
-            told: AtomicI32::new(0),
-        })
+        let (spec, options) = (options.spec(), options.clone());
+        let (told, could_go) = (AtomicI32::new(0), Mutex::default());
+        RbdStorage { connection, budget, jobs, spec, about, options, could_go, told, _again: None }
     }
 
     /// Bytes that librbd keeps of a request until it has ended.
     fn cost_bytes(&self, task: &Task) -> u64 {
         let (_, bytes) = task.extent();
-        let objects = bytes / u64::from(self.object_bytes).max(1);
+        let objects = bytes / u64::from(self.about.optimal_io_bytes).max(1);
         task.bytes() + objects * OBJECT_COST_BYTES
+    }
+
+    /// Why there is no image behind it.
+    fn not_open(&self) -> &'static str {
+        if self.connection.is_lost() {
+            "the image is lost to its guest, as the log says: remove its export and its disk, and add them again"
+        } else {
+            "the image is being opened again, as the log says: try again when it is"
+        }
+    }
+
+    /// Looks whether another program could read what it needs to open the image. It is asked twice, and the second time guests wait.
+    fn could_go(&self) -> Result<(), RbdError> {
+        let mut could_go = self.could_go.lock().unwrap_or_else(PoisonError::into_inner);
+        if could_go.is_none_or(|at| at.elapsed() > COULD_GO) {
+            client(Library::get()?, &self.options)?;
+            *could_go = Some(Instant::now());
+        }
+        Ok(())
     }
 
     /// Says what has failed, once for each kind of error.
     fn failed(&self, action: Action, errno: i32) -> StorageError {
-        let error = std::io::Error::from_raw_os_error(errno);
-        let is_over = matches!(errno, libc::ESHUTDOWN | libc::EROFS);
+        let error = io::Error::from_raw_os_error(errno);
         if self.told.swap(errno, Ordering::Relaxed) != errno {
-            let what =
-                if is_over { "another client has taken the lock of an image away" } else { "an image has failed" };
+            let what = if is_over(errno) {
+                "another client has taken the lock of an image away"
+            } else {
+                "an image has failed"
+            };
             tracing::error!(image = %self.spec, %action, %error, "{what}");
         }
-        if is_over {
+        if is_over(errno) {
             let reason = format!("another client has taken the lock of {} away", self.spec);
             return StorageError::Failed { action, reason };
         }
@@ -145,34 +193,20 @@ impl RbdStorage {
 
 impl Storage for RbdStorage {
     fn describe(&self) -> Description {
-        Description {
-            kind: "rbd",
-            target: self.spec.to_string(),
-            read_only: self.read_only,
-            // Ceph's servers have a cache, this host has none of it.
-            direct: true,
-            block_size_bytes: 512,
-            physical_block_bytes: PHYSICAL_BLOCK_BYTES,
-            optimal_io_bytes: self.object_bytes,
-            discard: !self.read_only,
-            discard_granularity_bytes: self.discard_bytes,
-            write_zeroes: !self.read_only,
-            execution: Execution::Auto,
-            // Handed over on the worker, whatever librbd does then.
-            execution_chosen: Execution::Inline,
-        }
+        self.about.clone()
     }
 
     fn capacity_bytes(&self) -> u64 {
-        self.live.capacity_bytes()
+        self.connection.capacity_bytes()
     }
 
     fn start(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
         let operation = task.operation;
-        if self.live.is_gone() {
+        let opened = self.connection.opened();
+        if opened.map_or_else(|| self.connection.is_lost(), |opened| opened.live.is_gone()) {
             return Step::Done(Err(StorageError::errno(operation.action(), libc::EIO)));
         }
-        match task.check(self.capacity_bytes(), self.read_only) {
+        match task.check(self.capacity_bytes(), self.about.read_only) {
             // librbd takes no empty list.
             Ok((_, 0)) if operation != Operation::Flush => return Step::Done(Ok(())),
             Ok((_, bytes)) if task.bytes() > 0 && bytes > REQUEST_BYTES_MAX => {
@@ -185,12 +219,18 @@ impl Storage for RbdStorage {
         // What is written is copied. A worker's other rings do not wait for much of that.
         let is_long = operation.action() == Action::Write && task.bytes() > ON_THE_SPOT_MAX && !io.may_block();
         let parked = Parked { ready: Ready::of(task, operation), reply: io.reply_by(Ways::THREAD, token) };
-        match self.budget.ask(self.cost_bytes(task), parked) {
+        let mut request = Some((self.cost_bytes(task), parked));
+        if opened.is_none() {
+            request = request.and_then(|request| self.connection.wait(request));
+        }
+        // It may have been opened just now. Where it is lost the reply says so as it goes.
+        let (Some((bytes, parked)), Some(opened)) = (request, self.connection.opened()) else { return Step::Pending };
+        match self.budget.ask(bytes, parked) {
             Some((Parked { ready, reply }, permit)) if is_long => {
-                let live = self.live.clone();
+                let live = opened.live.clone();
                 self.jobs.go(move || ready.submit(&live.image, reply, permit));
             }
-            Some((Parked { ready, reply }, permit)) => ready.submit(&self.live.image, reply, permit),
+            Some((Parked { ready, reply }, permit)) => ready.submit(&opened.live.image, reply, permit),
             None => {}
         }
         Step::Pending
@@ -198,19 +238,24 @@ impl Storage for RbdStorage {
 
     fn resume(&self, task: &mut Task, completion: Completion, io: &mut Io<'_>) -> Step {
         let (operation, action) = (task.operation, task.operation.action());
-        // What is not there any more reads as zeroes, or as what has come later.
-        if self.live.is_gone() || self.live.is_loss(action, completion.result) {
+        // Without an image it has waited for one in vain.
+        let opened = self.connection.opened();
+        let is_there = |opened: &&Opened| {
+            // What is not there any more reads as zeroes, or as what has come later.
+            !opened.live.is_gone() && !opened.live.is_loss(action, completion.result)
+        };
+        let Some(opened) = opened.filter(is_there) else {
             return Step::Done(Err(StorageError::errno(action, libc::EIO)));
-        }
+        };
         let Ok(bytes) = u64::try_from(completion.result) else {
             return Step::Done(Err(self.failed(action, completion.result.saturating_neg())));
         };
         let flight = task.state.of::<Flight>();
-        if self.cached && operation.is_durable() && action != Action::Flush && !flight.flushing {
+        if opened.cached && operation.is_durable() && action != Action::Flush && !flight.flushing {
             flight.flushing = true;
             let (ready, reply) = (Ready::of(task, Operation::Flush), io.reply_by(Ways::THREAD, completion.token));
             if let Some((Parked { ready, reply }, permit)) = self.budget.ask(0, Parked { ready, reply }) {
-                ready.submit(&self.live.image, reply, permit);
+                ready.submit(&opened.live.image, reply, permit);
             }
             return Step::Pending;
         }
@@ -222,34 +267,41 @@ impl Storage for RbdStorage {
     }
 
     fn resize(&self, capacity_bytes: u64) -> Result<(), StorageError> {
-        let target = || self.spec.to_string();
-        let _in_order = self.live.in_order();
+        let target = self.spec.to_string();
+        let refused =
+            |reason: String| StorageError::Grow { target: target.clone(), asked_bytes: capacity_bytes, reason };
+        let live = match self.connection.opened() {
+            Some(opened) => &opened.live,
+            None => return Err(refused(self.not_open().to_owned())),
+        };
+        let _in_order = live.in_order();
         // librbd would make it smaller without a word: what others have made of it counts.
-        let present_bytes = self.live.look_at_size().map_err(|errno| StorageError::Grow {
-            target: target(),
-            asked_bytes: capacity_bytes,
-            reason: errno.words().to_string(),
-        })?;
-        check_growth(&target(), present_bytes, capacity_bytes)?;
+        let present_bytes = live.look_at_size().map_err(|errno| refused(errno.words().to_string()))?;
+        check_growth(&target, present_bytes, capacity_bytes)?;
         if capacity_bytes == present_bytes {
-            self.live.set_capacity(capacity_bytes);
+            live.set_capacity(capacity_bytes);
             return Ok(());
         }
-        let refused = |reason| StorageError::Grow { target: target(), asked_bytes: capacity_bytes, reason };
-        if self.read_only {
+        if self.about.read_only {
             return Err(refused("it is read-only".to_owned()));
         }
-        self.live.image.resize(capacity_bytes).map_err(|errno| refused(errno.words().to_string()))?;
-        self.live.set_capacity(capacity_bytes);
+        live.image.resize(capacity_bytes).map_err(|errno| refused(errno.words().to_string()))?;
+        live.set_capacity(capacity_bytes);
         Ok(())
     }
 
-    fn hand_over(&self) -> std::io::Result<Handed> {
-        let why = format!(
-            "{}: librbd's connection does not pass to another program: stop the daemon and start the new one",
-            self.spec
-        );
-        Err(std::io::Error::other(why))
+    fn hand_over(&self) -> io::Result<Handed> {
+        let cannot = |why: &str| io::Error::other(format!("{}: {why}", self.spec));
+        let opened = self.connection.opened().ok_or_else(|| cannot(self.not_open()))?;
+        if opened.live.is_gone() {
+            return Err(cannot("what is served was removed: remove its export and its disk first"));
+        }
+        if is_over(self.told.load(Ordering::Relaxed)) {
+            return Err(cannot("another client has taken its lock away: remove its export and its disk first"));
+        }
+        self.could_go().map_err(|error| cannot(&error.to_string()))?;
+        let again = Some(opened.live.was(self.about.clone()).write()?);
+        Ok(Handed { again, ..Handed::empty(self.capacity_bytes()) })
     }
 
     fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
@@ -260,11 +312,7 @@ impl Storage for RbdStorage {
     }
 }
 
-impl Drop for RbdStorage {
-    fn drop(&mut self) {
-        self.look = None;
-        if self.live.is_locked() {
-            guard::give_up(&self.live.image, &self.spec);
-        }
-    }
+/// Whether this is what librbd says to whoever has the lock no more.
+fn is_over(errno: i32) -> bool {
+    matches!(errno, libc::ESHUTDOWN | libc::EROFS)
 }

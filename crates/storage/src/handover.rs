@@ -24,12 +24,14 @@ pub struct Handed {
     pub memory: Option<OwnedFd>,
     /// What an image that is not open was when it was last seen.
     pub seen: Option<Description>,
+    /// What the storage has to know of what it was, in words of its own, where it opens that again: nothing of it goes along open.
+    pub again: Option<String>,
 }
 
 impl Handed {
     /// Of a storage of this size that keeps nothing open.
     pub fn empty(capacity_bytes: u64) -> Handed {
-        Handed { capacity_bytes, data: None, lock: None, log: None, memory: None, seen: None }
+        Handed { capacity_bytes, data: None, lock: None, log: None, memory: None, seen: None, again: None }
     }
 
     /// With `data` and `lock`.

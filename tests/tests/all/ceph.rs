@@ -2,8 +2,10 @@
 //! part of it is gone for a while.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -105,6 +107,41 @@ impl Place {
         let socket = self.path("refused.sock").display().to_string();
         let words = [&["disk", "--socket", &socket, "--rbd-conf", conf], more, &[image]].concat();
         self.refused(&words)
+    }
+
+    /// As an operator does who wants somebody else to have the image.
+    fn take_lock_away(&mut self) -> Result<()> {
+        self.cluster.run(
+            "rbd lock ls --format json disk >locks; python3 -c \"\nimport json, subprocess\n\
+             for lock in json.load(open('locks')):\n  \
+             subprocess.check_call(['rbd', 'lock', 'rm', 'disk', lock['id'], lock['locker']])\"",
+        )?;
+        Ok(())
+    }
+
+    /// Sends a signal to what stores the cluster's data.
+    fn signal_osd(&mut self, signal: &str) -> Result<()> {
+        self.signal("ceph-osd", signal)
+    }
+
+    fn signal(&mut self, program: &str, signal: &str) -> Result<()> {
+        self.cluster.run(&format!(
+            "for process in /proc/[0-9]*; do case $(cat $process/comm) in {program}) kill -{signal} ${{process#/proc/}};; esac; done"
+        ))?;
+        Ok(())
+    }
+
+    /// A program for upgrades which goes on only when the file `go` is there.
+    fn hesitant(&self) -> Result<PathBuf> {
+        let (path, program, go) = (self.path("hesitant"), vringd::program()?, self.path("go"));
+        let waits = format!(
+            "case \"$*\" in *--check*) ;; *) while ! test -e '{}'; do sleep 0.05; done ;; esac\nexec '{}' \"$@\"\n",
+            go.display(),
+            program.display()
+        );
+        fs::write(&path, format!("#!/bin/sh\n{waits}"))?;
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o755))?;
+        Ok(path)
     }
 
     /// The image as another program reads it.
@@ -449,15 +486,13 @@ fn a_lock_that_is_taken_away_ends_writes_and_the_next_opening_has_it() -> Result
     let daemon = place.serve("")?;
     let (frontend, mut ring) = place.connect()?;
     ensure!(write(&mut ring, 1, 1) == OK);
-    place.cluster.run(
-        "rbd lock ls --format json disk >locks; python3 -c \"\nimport json, subprocess\n\
-         for lock in json.load(open('locks')):\n  \
-         subprocess.check_call(['rbd', 'lock', 'rm', 'disk', lock['id'], lock['locker']])\"",
-    )?;
+    place.take_lock_away()?;
     eventually("a refusal", || Ok(write(&mut ring, 1, 2) != OK))?;
     ensure!(write(&mut ring, 1, 2) != OK, "for good");
     let said = daemon.output();
     ensure!(said.matches("another client has taken the lock of an image away").count() == 1, "{said}");
+    let refusal = daemon.upgrade().err().context("there is nothing to go on with")?.to_string();
+    ensure!(refusal.contains("rbd/disk: another client has taken its lock away"), "{refusal}");
     drop((ring, frontend));
     daemon.remove("disk", true)?;
     daemon.stop()?;
@@ -508,11 +543,7 @@ fn an_image_whose_cluster_is_away_is_opened_once_however_often_it_is_asked_for()
         |name: &str| json!({ "name": name, "storage": { "kind": "rbd", "image": "disk", "conf": place.conf() } });
     let (first, again) = (disk("first"), disk("again"));
     let threads = || -> Result<usize> { Ok(fs::read_dir(format!("/proc/{}/task", daemon.id()))?.count()) };
-    let mut osd = |signal: &str| {
-        place.cluster.run(&format!(
-            "for process in /proc/[0-9]*; do case $(cat $process/comm) in ceph-osd) kill -{signal} ${{process#/proc/}};; esac; done"
-        ))
-    };
+    let mut osd = |signal: &str| place.signal_osd(signal);
     osd("STOP")?;
     thread::scope(|scope| {
         let opening = scope.spawn(|| daemon.client().send::<Disk>(Method::POST, "/v1/disks", &first));
@@ -730,7 +761,7 @@ fn the_size_may_change_by_us_and_by_others() -> Result<()> {
 }
 
 #[test]
-fn a_running_daemon_gets_and_closes_images_and_keeps_its_program() -> Result<()> {
+fn a_running_daemon_gets_and_closes_images() -> Result<()> {
     let place = Place::new()?;
     let conf = place.conf();
     let disk = json!({ "name": "more", "storage": { "kind": "rbd", "image": "disk", "conf": conf } });
@@ -750,14 +781,6 @@ fn a_running_daemon_gets_and_closes_images_and_keeps_its_program() -> Result<()>
             &json!({ "name": "again", "storage": disk["storage"] }),
         ));
         ensure!((code.as_str(), http) == ("invalid-field", 422), "{code} {http}");
-        // A live upgrade is refused before anything pauses.
-        let words = ["ctl", "--control", "control.sock", "upgrade"];
-        let output = vringd::run(daemon.path(), &words)?;
-        ensure!(
-            !output.status.success() && said(&output).contains("does not pass to another program"),
-            "{}",
-            said(&output)
-        );
         daemon.client().order(Method::DELETE, "/v1/disks/more")?;
     }
     // The lock is given up with the disk.
@@ -769,5 +792,183 @@ fn a_running_daemon_gets_and_closes_images_and_keeps_its_program() -> Result<()>
     let keys: Vec<&str> = key.lines().filter_map(|line| line.split("key = ").nth(1)).collect();
     let shown = format!("{}{}", daemon.output(), daemon.client().text("/v1/disks")?);
     ensure!(!keys.is_empty() && keys.iter().all(|key| !shown.contains(key)));
+    daemon.stop()
+}
+
+/// The daemon's program is replaced under load, and each one opens the image again.
+#[test]
+fn guests_see_nothing_but_a_pause_of_an_upgrade() -> Result<()> {
+    let mut place = Place::new()?;
+    place.cluster.run("rbd snap create disk@old")?;
+    let conf = place.conf();
+    // What is not in reach stays so for each program.
+    let programs = vringd::program()?.parent().context("it is somewhere")?.display().to_string();
+    let sandbox = format!("[sandbox]\nallow = ['{}', '{programs}']\n", place.directory.path().display());
+    let daemon = Daemon::serve(&(place.config("") + &sandbox))?;
+    ensure!(
+        daemon.output().contains("landlock=\"") && !daemon.output().contains("landlock=\"off"),
+        "{}",
+        daemon.output()
+    );
+    let reader = json!({ "name": "old", "socket": place.path("old.sock"),
+        "storage": { "kind": "rbd", "image": "disk", "snapshot": "old", "conf": conf } });
+    daemon.client().send::<Export>(Method::POST, "/v1/exports", &reader)?;
+    let (frontend, mut ring) = place.connect()?;
+    let mut other = Frontend::connect(&place.path("old.sock"), 0)?;
+    let mut snapshot = other.ring(0, RING_SIZE)?;
+    let descriptors = || -> Result<usize> { Ok(fs::read_dir(format!("/proc/{}/fd", daemon.id()))?.count()) };
+    let (mut writes, mut longest, mut open) = (0u64, Duration::ZERO, Vec::new());
+    for _ in 0..3 {
+        let ended = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let upgrading = scope.spawn(|| {
+                let upgraded = daemon.upgrade();
+                // What waits is answered before this ends.
+                thread::sleep(Duration::from_millis(500));
+                ended.store(true, Ordering::Release);
+                upgraded
+            });
+            while !ended.load(Ordering::Acquire) {
+                let (block, version) = (writes % 500, (writes / 500) as u8);
+                let begin = Instant::now();
+                ensure!(write(&mut ring, block, version) == OK, "write {writes}");
+                ensure!(read(&mut ring, block) == contents(block, version), "write {writes}");
+                longest = longest.max(begin.elapsed());
+                ensure!(read(&mut snapshot, block) == vec![0; BLOCK as usize], "of the snapshot");
+                writes += 1;
+            }
+            upgrading.join().expect("no panic")
+        })?;
+        let clear = || Ok(daemon.output().matches("an image is open again").count() == 2 * (open.len() + 1));
+        eventually("both are open", clear)?;
+        open.push(descriptors()?);
+    }
+    println!("{writes} writes, the longest took {longest:?}; descriptors: {open:?}");
+    ensure!(longest < Duration::from_secs(5), "{longest:?}");
+    ensure!(open.iter().max() <= open.iter().min().map(|least| least + 4).as_ref(), "they add up: {open:?}");
+    for block in 0..500.min(writes) {
+        let last = (writes - 1 - block) / 500;
+        ensure!(read(&mut ring, block) == contents(block, last as u8), "block {block}");
+    }
+    // It may change as before.
+    daemon.client().send::<Export>(Method::PUT, "/v1/exports/disk/capacity", &json!({ "capacity_bytes": "128M" }))?;
+    drop((ring, frontend, snapshot, other));
+    // Whoever was there before is kept from writing, and the last one gives its lock up.
+    ensure!(place.cluster.run("ceph osd blocklist ls 2>/dev/null")?.lines().count() == 6);
+    daemon.stop()?;
+    ensure!(!place.cluster.run("rbd image-meta ls disk")?.contains("vringd.owner"));
+    drop(RbdStorage::open(&place.options("rbd/disk")?)?);
+    Ok(())
+}
+
+#[test]
+fn an_upgrade_while_the_cluster_is_away_keeps_requests_waiting_and_no_others() -> Result<()> {
+    let mut place = Place::new()?;
+    let ram = "[[export]]\nname = 'ram'\nsocket = '@DIR@/ram.sock'\nstorage = { kind = 'memory', size = '1M' }\n";
+    let daemon = Daemon::serve(&(place.config("") + ram))?;
+    let (frontend, mut ring) = place.connect()?;
+    ensure!(write(&mut ring, 1, 1) == OK);
+    place.signal_osd("STOP")?;
+    daemon.upgrade()?;
+    let mut nearby = Frontend::connect(&daemon.socket("ram"), 0)?;
+    let mut memory = nearby.ring(0, RING_SIZE)?;
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| (read(&mut ring, 1), write(&mut ring, 2, 2)));
+        eventually("a request", || Ok(daemon.ring("disk", 0)?.figures.in_flight > 0))?;
+        // Of what is being opened nothing can be handed over.
+        let refusal = daemon.upgrade().err().context("it is not open")?.to_string();
+        ensure!(
+            refusal.contains("rbd/disk: the image is being opened again") || refusal.contains("in flight"),
+            "{refusal}"
+        );
+        let size = json!({ "capacity_bytes": "128M" });
+        let refusal = daemon.client().send::<Export>(Method::PUT, "/v1/exports/disk/capacity", &size);
+        let refusal = refusal.expect_err("it is not open").to_string();
+        ensure!(refusal.contains("is being opened again"), "{refusal}");
+        ensure!(write(&mut memory, 1, 1) == OK && read(&mut memory, 1) == contents(1, 1));
+        ensure!(!waiting.is_finished(), "nobody has answered it");
+        place.signal_osd("CONT")?;
+        ensure!(waiting.join().expect("no panic") == (contents(1, 1), OK));
+        Ok::<_, anyhow::Error>(())
+    })?;
+    ensure!(read(&mut ring, 2) == contents(2, 2));
+    // What has failed is tried again.
+    place.signal("ceph-mon", "STOP")?;
+    daemon.upgrade()?;
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| read(&mut ring, 2));
+        eventually("the end of a try", || Ok(daemon.output().contains("cannot be opened again yet")))?;
+        ensure!(daemon.output().contains("no monitor has answered within 10 s"), "{}", daemon.output());
+        ensure!(!waiting.is_finished(), "nobody has answered it");
+        place.signal("ceph-mon", "CONT")?;
+        ensure!(waiting.join().expect("no panic") == contents(2, 2));
+        Ok::<_, anyhow::Error>(())
+    })?;
+    // A daemon that is to end does not wait for what nobody has asked for.
+    place.signal_osd("STOP")?;
+    daemon.upgrade()?;
+    drop((ring, memory, nearby));
+    drop(frontend);
+    daemon.stop()?;
+    place.signal_osd("CONT")?;
+    let daemon = place.serve("")?;
+    let (frontend, mut ring) = place.connect()?;
+    ensure!(read(&mut ring, 2) == contents(2, 2), "what a killed one leaves");
+    drop((ring, frontend));
+    daemon.stop()
+}
+
+/// Between two programs nobody watches over the image.
+#[test]
+fn an_image_that_somebody_else_had_meanwhile_is_lost_to_its_guest() -> Result<()> {
+    let mut place = Place::new()?;
+    place.cluster.run("rbd create --size 64M base; rbd snap create base@old")?;
+    let config = place.config("") + "[sandbox]\nseccomp = 'none'\n";
+    let reader = format!(
+        "[[export]]\nname = 'old'\nsocket = '{}'\nstorage = {{ kind = 'rbd', image = 'base', snapshot = 'old', conf = '{}' }}\n",
+        place.path("old.sock").display(),
+        place.conf()
+    );
+    let daemon = Daemon::serve(&(config + &reader))?;
+    let (frontend, mut ring) = place.connect()?;
+    let mut other = Frontend::connect(&place.path("old.sock"), 0)?;
+    let mut snapshot = other.ring(0, RING_SIZE)?;
+    ensure!(write(&mut ring, 1, 1) == OK && read(&mut snapshot, 1) == vec![0; BLOCK as usize]);
+    let binary = place.hesitant()?;
+    let mut command = Command::new(vringd::program()?);
+    command.arg("ctl").arg("--control").arg(daemon.path().join("control.sock"));
+    let mut asked = command.arg("upgrade").arg("--binary").arg(&binary).stdout(Stdio::null()).spawn()?;
+    eventually("the last act", || Ok(daemon.output().contains("rings are drained")))?;
+    let comm = || -> Result<String> { Ok(fs::read_to_string(format!("/proc/{}/comm", daemon.id()))?) };
+    eventually("the other program", || Ok(comm()?.trim() == "hesitant"))?;
+    place.take_lock_away()?;
+    place.cluster.run("rbd bench --io-type write --io-size 4K --io-threads 1 --io-total 64K disk")?;
+    // Whoever changes an image waits until all watches have answered, or have lapsed.
+    place.cluster.run("ceph osd blocklist add $(rbd status base | sed -n 's/.*watcher=\\([^ ]*\\).*/\\1/p') 2>&1")?;
+    place.cluster.run("rbd snap rm base@old; rbd snap create base@old")?;
+    fs::write(place.path("go"), "")?;
+    ensure!(asked.wait()?.success(), "{}", daemon.output());
+    ensure!(write(&mut ring, 1, 2) == status::IOERR, "it is somebody else's");
+    let request = snapshot.run(kind::IN, SECTORS_A_BLOCK, &[writable(READ_AT, BLOCK)]);
+    ensure!(request.0 == status::IOERR, "{request:?}");
+    let said = daemon.output();
+    for words in [
+        "rbd/disk is not what it was to its guest: its lock was taken away",
+        "rbd/base@old is not what it was to its guest: another snapshot has its name",
+    ] {
+        ensure!(said.contains(words), "{said}");
+    }
+    let refusal = daemon.upgrade().err().context("there is nothing to go on with")?.to_string();
+    ensure!(refusal.contains("the image is lost to its guest"), "{refusal}");
+    drop((ring, frontend, snapshot, other));
+    daemon.remove("disk", true)?;
+    daemon.remove("old", true)?;
+    daemon.stop()?;
+    let daemon = place.serve("")?;
+    let (frontend, mut ring) = place.connect()?;
+    let there = read(&mut ring, 1);
+    ensure!(there != contents(1, 1) && there != contents(1, 2), "what the other one wrote");
+    ensure!(write(&mut ring, 1, 3) == OK);
+    drop((ring, frontend));
     daemon.stop()
 }

@@ -2,6 +2,7 @@
 
 use super::library::{Library, RawCluster, RawPool};
 use super::{Errno, answer, read, text};
+use std::ffi::CStr;
 use std::ptr;
 
 /// Longest value of a setting that is asked for.
@@ -57,6 +58,18 @@ impl Cluster {
         answer(unsafe { (self.library.rados_connect)(self.raw) }).map(drop)
     }
 
+    /// The address by which the cluster knows this client: `192.0.2.7:0/4711`.
+    pub(super) fn address(&self) -> Result<String, Errno> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: the handle is open, and there is room for what is filled.
+        answer(unsafe { (self.library.rados_getaddrs)(self.raw, &raw mut raw) })?;
+        // SAFETY: librados has filled it with a text.
+        let addresses = unsafe { CStr::from_ptr(raw) }.to_string_lossy().into_owned();
+        // SAFETY: what librados has filled goes back to it, once.
+        unsafe { (self.library.rados_buffer_free)(raw) };
+        Ok(plain(&addresses).to_owned())
+    }
+
     /// A pool, and a namespace in it.
     pub(crate) fn pool(self, name: &str, namespace: Option<&str>) -> Result<Pool, (Errno, Cluster)> {
         let opened = text(name).and_then(|name| {
@@ -96,6 +109,13 @@ unsafe impl Send for Pool {}
 unsafe impl Sync for Pool {}
 
 impl Pool {
+    /// Has the cluster refuse the client at this address for a while, and forget what that has watched. Waits for a monitor.
+    pub(crate) fn keep_out(&self, address: &str, seconds: u32) -> Result<(), Errno> {
+        let (address, Cluster { library, raw }) = (text(address)?, &self.cluster);
+        // SAFETY: the connection is open; the text lives for the call, which does not write it.
+        answer(unsafe { (library.rados_blocklist_add)(*raw, address.as_ptr().cast_mut(), seconds) }).map(drop)
+    }
+
     /// Whether the pool has this namespace.
     pub(crate) fn has_namespace(&self, name: &str) -> Result<bool, Errno> {
         let (name, mut exists) = (text(name)?, false);
@@ -110,5 +130,34 @@ impl Drop for Pool {
     fn drop(&mut self) {
         // SAFETY: no image of it is open any more: images share their pool. The connection is dropped behind it.
         unsafe { (self.cluster.library.rados_ioctx_destroy)(self.raw) };
+    }
+}
+
+/// The first of some addresses, without the protocol that is spoken there (`entity_addrvec_t`): `[v2:192.0.2.7:0/1,v1:192.0.2.7:0/1]`.
+fn plain(addresses: &str) -> &str {
+    const PROTOCOLS: [&str; 3] = ["v1:", "v2:", "any:"];
+    let is_list = |list: &&str| PROTOCOLS.iter().any(|protocol| list.starts_with(protocol));
+    let list = addresses.strip_prefix('[').filter(is_list).and_then(|list| list.strip_suffix(']')).unwrap_or(addresses);
+    let first = list.split(',').next().unwrap_or_default();
+    PROTOCOLS.iter().find_map(|protocol| first.strip_prefix(protocol)).unwrap_or(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_told_from_its_protocol() {
+        for (addresses, address) in [
+            ("192.0.2.7:0/1", "192.0.2.7:0/1"),
+            ("v1:192.0.2.7:0/1", "192.0.2.7:0/1"),
+            ("[v2:192.0.2.7:0/1,v1:192.0.2.7:0/1]", "192.0.2.7:0/1"),
+            ("any:192.0.2.7:0/1", "192.0.2.7:0/1"),
+            // Of the sixth version an address has brackets of its own.
+            ("[2001:db8::7]:0/1", "[2001:db8::7]:0/1"),
+            ("[v2:[2001:db8::7]:0/1,v1:[2001:db8::7]:0/1]", "[2001:db8::7]:0/1"),
+        ] {
+            assert_eq!(plain(addresses), address);
+        }
     }
 }

@@ -95,6 +95,11 @@ impl Image {
         Ok(Image { library: self.library, raw, watch: None, pool: self.pool.clone() })
     }
 
+    /// The address by which the cluster knows whoever has it open here.
+    pub(crate) fn client(&self) -> Result<String, Errno> {
+        self.pool.cluster.address()
+    }
+
     /// Its id, which no other image of the pool ever has.
     pub(crate) fn id(&self) -> Result<String, Errno> {
         let mut id = vec![0_u8; ID_BYTES_MAX];

@@ -119,6 +119,9 @@ functions! {
         rados_conf_get(RawCluster, *const c_char, *mut c_char, usize) -> c_int;
         rados_connect(RawCluster) -> c_int;
         rados_shutdown(RawCluster);
+        rados_getaddrs(RawCluster, *mut *mut c_char) -> c_int;
+        rados_buffer_free(*mut c_char);
+        rados_blocklist_add(RawCluster, *mut c_char, u32) -> c_int;
         rados_ioctx_create(RawCluster, *const c_char, *mut RawPool) -> c_int;
         rados_ioctx_set_namespace(RawPool, *const c_char);
         rados_ioctx_destroy(RawPool);

@@ -56,6 +56,7 @@ fn storage(handed: Handed, name: &str, out: &mut Outgoing) -> state::Storage {
         log: handed.log.map(|log| Box::new(storage(*log, &format!("the log of {name}"), out))),
         memory: give(handed.memory, || format!("memory of {name}"), out),
         seen: handed.seen,
+        again: handed.again,
     }
 }
 

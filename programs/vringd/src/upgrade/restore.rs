@@ -107,6 +107,7 @@ fn handed(kept: &state::Storage, incoming: &mut Incoming) -> Result<Handed, Stri
         log: kept.log.as_deref().map(|log| handed(log, incoming).map(Box::new)).transpose()?,
         memory: incoming.take_if(kept.memory)?,
         seen: kept.seen.clone(),
+        again: kept.again.clone(),
     })
 }
 

@@ -65,9 +65,11 @@ fn seen() -> Description {
 }
 
 fn storage() -> Storage {
-    let log = Storage { capacity_bytes: 1 << 30, data: Some(22), lock: Some(23), log: None, memory: None, seen: None };
+    let empty =
+        Storage { capacity_bytes: 1 << 30, data: None, lock: None, log: None, memory: None, seen: None, again: None };
+    let log = Storage { data: Some(22), lock: Some(23), ..empty.clone() };
     let log = Some(Box::new(log));
-    Storage { capacity_bytes: 1 << 40, data: Some(13), lock: Some(14), log, memory: Some(24), seen: None }
+    Storage { capacity_bytes: 1 << 40, data: Some(13), lock: Some(14), log, memory: Some(24), ..empty }
 }
 
 fn disk() -> Disk {

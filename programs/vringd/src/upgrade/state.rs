@@ -235,6 +235,9 @@ pub(crate) struct Storage {
     /// What a migratable image was when it was last seen, while it is not open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) seen: Option<Description>,
+    /// What a storage that is opened again has to know of what it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) again: Option<String>,
 }
 
 /// A session with a frontend, between two messages and with all rings drained.
