@@ -83,7 +83,8 @@ enum Has {
 
 /// Looks at what `spec` describes, before the process gives up its rights and again when it has: it is opened by its path then.
 pub(crate) fn open(spec: &StorageSpec) -> Result<Opened, OpenError> {
-    seen(spec)?;
+    look_of(spec)?.look_before()?;
+    check_access(spec)?;
     let spec = spec.clone();
     Ok(Opened::new(spec.clone(), move || {
         let has = seen(&spec)?;
@@ -100,18 +101,26 @@ pub(crate) fn adopt(spec: &StorageSpec, mut handed: Handed) -> Result<Arc<dyn St
     Ok(Arc::new(Migratable::new(spec.clone(), has)))
 }
 
-/// Looks at it read-only, and checks that a writer could open it.
-fn seen(spec: &StorageSpec) -> Result<Has, OpenError> {
-    let look = spec.migratable().ok_or_else(|| OpenError::Field {
+fn look_of(spec: &StorageSpec) -> Result<&dyn Look, OpenError> {
+    spec.migratable().ok_or_else(|| OpenError::Field {
         field: "storage.migratable",
         message: format!("is not for storage `{}`: leave it out", spec.kind()),
-    })?;
+    })
+}
+
+/// Checks that a writer could open its files.
+fn check_access(spec: &StorageSpec) -> Result<(), OpenError> {
     spec.needs().iter().try_for_each(|need| match need.access {
         Access::Write => check_writable(&need.path),
         access if access.makes_files() => check_makes_files(&need.path),
         _ => Ok(()),
-    })?;
-    let (about, capacity_bytes) = look.look()?;
+    })
+}
+
+/// Looks at it read-only, and checks that a writer could open it.
+fn seen(spec: &StorageSpec) -> Result<Has, OpenError> {
+    check_access(spec)?;
+    let (about, capacity_bytes) = look_of(spec)?.look()?;
     Ok(Has::Seen(promised(about), capacity_bytes))
 }
 

@@ -9,9 +9,12 @@ use crate::was::Was;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
-use storage::{Access, Handed, Kind, Need, OpenError, Opened, Storage};
+use storage::{Access, Description, Handed, Kind, Look, Need, OpenError, Opened, READ_ONLY, Storage, check_migratable};
 use utoipa::ToSchema;
 use values::FieldError;
+
+/// What a migratable image cannot be.
+const SNAPSHOT: &str = "a snapshot, which any number of daemons share";
 
 /// An image of a Ceph cluster (RBD).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -32,6 +35,9 @@ pub struct RbdOptions {
     /// Refuse writes, and take no lock; true for a snapshot, false for an image when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_only: Option<bool>,
+    /// Another daemon may have it while no guest runs here: its lock is taken when one begins, and given up when it has stopped.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub migratable: bool,
     /// The cluster's name for this client, without `client.`; `admin` when left out.
     #[serde(default = "RbdOptions::user_default")]
     pub user: String,
@@ -46,7 +52,7 @@ impl RbdOptions {
     pub fn new(spec: Spec) -> RbdOptions {
         let Spec { pool, namespace, image, snapshot } = spec;
         let (user, conf) = (RbdOptions::user_default(), RbdOptions::conf_default());
-        RbdOptions { pool, namespace, image, snapshot, read_only: None, user, conf }
+        RbdOptions { pool, namespace, image, snapshot, read_only: None, migratable: false, user, conf }
     }
 
     fn pool_default() -> String {
@@ -98,6 +104,7 @@ impl Kind for RbdOptions {
                 "is read and never written: leave `read_only = false` out, or serve a clone of it (`rbd clone`)";
             return Err(FieldError::new("storage.snapshot", message));
         }
+        check_migratable(self, &[(self.snapshot.is_some(), SNAPSHOT), (self.read_only(), READ_ONLY)])?;
         if self.user.is_empty() || self.user.starts_with("client.") || self.user.contains(char::is_control) {
             let message = "is no name of a user: give it without `client.` and control characters, as in `admin`";
             return Err(FieldError::new("storage.user", message));
@@ -111,7 +118,7 @@ impl Kind for RbdOptions {
     /// Loads the libraries, and looks whether configuration and keyring are there. A connection has threads, and is made when the storage
     /// is started.
     fn open(&self) -> Result<Opened, OpenError> {
-        drop(self.client()?);
+        self.client()?;
         let options = self.clone();
         Ok(Opened::new(self, move || Ok(Arc::new(RbdStorage::open(&options)?))))
     }
@@ -134,8 +141,28 @@ impl Kind for RbdOptions {
         self.read_only.unwrap_or(self.snapshot.is_some())
     }
 
+    fn migratable(&self) -> Option<&dyn Look> {
+        self.migratable.then_some(self)
+    }
+
     fn paths(&mut self) -> Vec<(&'static str, &mut PathBuf)> {
         vec![("storage.conf", &mut self.conf)]
+    }
+}
+
+impl Look for RbdOptions {
+    /// As a reader, who takes no lock.
+    fn look(&self) -> Result<(Description, u64), OpenError> {
+        let reader = RbdOptions { read_only: Some(true), migratable: false, ..self.clone() };
+        let storage = RbdStorage::open(&reader)?;
+        let about = Description { read_only: false, discard: true, write_zeroes: true, ..storage.describe() };
+        Ok((about, storage.capacity_bytes()))
+    }
+
+    /// A connection has threads.
+    fn look_before(&self) -> Result<(), OpenError> {
+        self.client()?;
+        Ok(())
     }
 }
 
@@ -163,6 +190,18 @@ mod tests {
         assert!(options.read_only());
         let written = RbdOptions { read_only: Some(false), ..options };
         assert_eq!(written.check(512).unwrap_err().field, "storage.snapshot");
+    }
+
+    #[test]
+    fn what_nobody_writes_does_not_change_hands() {
+        let image = RbdOptions { migratable: true, ..RbdOptions::new("p/i".parse().unwrap()) };
+        image.check(512).unwrap();
+        let read = RbdOptions { read_only: Some(true), ..image.clone() };
+        let snapshot = RbdOptions { snapshot: Some("s".to_owned()), ..image };
+        for (options, words) in [(read, "`read_only`"), (snapshot, "a snapshot")] {
+            let refusal = options.check(512).unwrap_err();
+            assert!(refusal.field == "storage.migratable" && refusal.message.contains(words), "{}", refusal.message);
+        }
     }
 
     #[test]

@@ -16,6 +16,14 @@ pub trait Look {
     /// As for [`Kind::open`](crate::Kind::open).
     fn look(&self) -> Result<(Description, u64), OpenError>;
 
+    /// What of that can be found out before a process gives up its rights, when it has one thread.
+    ///
+    /// # Errors
+    /// As for [`look`](Look::look).
+    fn look_before(&self) -> Result<(), OpenError> {
+        self.look().map(drop)
+    }
+
     /// Closes what this host has had open, in that [opening](crate::VolumeControl::opening), and could not close. Does nothing where
     /// somebody else has gone on with it. An attempt that fails may be another opening, which is noted: [`OPENING_UNKNOWN`] if it cannot be told.
     ///

@@ -972,3 +972,64 @@ fn an_image_that_somebody_else_had_meanwhile_is_lost_to_its_guest() -> Result<()
     drop((ring, frontend));
     daemon.stop()
 }
+
+/// Two daemons serve the image, and it is the one's whose rings run.
+#[test]
+fn an_image_is_the_one_s_whose_rings_run() -> Result<()> {
+    let mut place = Place::new()?;
+    let conf = place.conf();
+    let serve = || {
+        Daemon::serve(&format!(
+            "workers = 1\n[[export]]\nname = 'disk'\nsocket = '@DIR@/disk.sock'\nqueues = 2\n\
+             storage = {{ kind = 'rbd', image = 'disk', conf = '{conf}', migratable = true }}\n"
+        ))
+    };
+    let holds = |daemon: &Daemon| -> Result<bool> {
+        daemon.client().get::<Disk>("/v1/disks/disk")?.storage.held.context("it is held or not")
+    };
+    let mut sides = vec![serve()?, serve()?];
+    for round in 0..6_u8 {
+        let (here, there) = (&sides[usize::from(round % 2)], &sides[usize::from(round % 2 == 0)]);
+        let mut frontend = Frontend::connect(&here.socket("disk"), 0)?;
+        let mut other = Frontend::connect(&there.socket("disk"), 0)?;
+        ensure!(!holds(here)? && !holds(there)?, "round {round}: no ring runs");
+        let mut ring = frontend.ring(0, RING_SIZE)?;
+        ensure!(holds(here)? && !holds(there)?, "round {round}: a ring runs");
+        for before in 0..round {
+            ensure!(read(&mut ring, u64::from(before)) == contents(u64::from(before), before), "round {round}");
+        }
+        ensure!(write(&mut ring, u64::from(round), round) == OK);
+        if round >= 2 {
+            // The program changes, and the image is whose it was.
+            here.upgrade()?;
+            there.upgrade()?;
+            ensure!(read(&mut ring, u64::from(round)) == contents(u64::from(round), round), "behind an upgrade");
+            ensure!(holds(here)? && !holds(there)?, "round {round}: behind an upgrade");
+        }
+        if round == 4 {
+            // Who comes too early is told who has it.
+            ensure!(other.ring(0, RING_SIZE).is_err() || !holds(there)?, "it is the other one's");
+            let said = there.output();
+            ensure!(said.contains("of this machine serves it"), "{said}");
+        }
+        frontend.stop(&ring)?;
+        ensure!(!holds(here)?, "round {round}: given up with the answer");
+        ensure!(place.cluster.run("rbd lock ls disk")?.trim().is_empty(), "round {round}: it is locked");
+        drop((frontend, other));
+        here.wait_disconnected("disk")?;
+        there.wait_disconnected("disk")?;
+    }
+    // One that is killed while it has the image is followed at once.
+    let killed = sides.remove(0);
+    let mut frontend = Frontend::connect(&killed.socket("disk"), 0)?;
+    let mut ring = frontend.ring(0, RING_SIZE)?;
+    ensure!(write(&mut ring, 9, 9) == OK);
+    drop((ring, frontend));
+    drop(killed);
+    let left = sides.remove(0);
+    let mut frontend = Frontend::connect(&left.socket("disk"), 0)?;
+    let mut ring = frontend.ring(0, RING_SIZE)?;
+    ensure!(read(&mut ring, 9) == contents(9, 9) && write(&mut ring, 9, 8) == OK);
+    drop((ring, frontend));
+    left.stop()
+}

@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use guest::ceph::{Cluster, Store};
 use tempfile::TempDir;
 use tests::device::Device;
 use tests::image;
-use tests::lab::Lab;
+use tests::lab::{Lab, Turn};
 use tests::long;
 use tests::moving::{Load, Sides, file};
 use tests::qemu_img;
@@ -137,19 +138,18 @@ fn is_only_of(here: &Server, there: &Server) -> Result<()> {
 }
 
 /// From one QEMU to another, each with a daemon of its own, which have one image one after the other.
-fn moves(place: &Place, disk: &Disk) -> Result<()> {
-    let lab = Lab::take_turn();
+fn moves(place: &Place, lab: &Turn, disk: &Disk) -> Result<()> {
     let sides = Sides {
         place: place.0.path(),
         start: &|| {
-            let server = Server::start(&lab, disk)?;
+            let server = Server::start(lab, disk)?;
             ensure!(!server.holds()?, "no guest runs on it");
             Ok(server)
         },
         device: Server::device,
         check: &is_only_of,
     };
-    let (here, there, guest) = sides.there_and_back(&lab, LOAD)?;
+    let (here, there, guest) = sides.there_and_back(lab, LOAD)?;
     guest.kill();
     for server in [here, there] {
         ensure!(!server.output().contains("every write is made durable"), "the guest has flushed all the time");
@@ -161,7 +161,7 @@ fn moves(place: &Place, disk: &Disk) -> Result<()> {
 #[test]
 fn a_guest_moves_to_another_qemu_while_it_runs() -> Result<()> {
     let place = Place::new()?;
-    moves(&place, &Disk { options: &["--migratable"], ..Disk::new(place.image()) })
+    moves(&place, &Lab::take_turn(), &Disk { options: &["--migratable"], ..Disk::new(place.image()) })
 }
 
 /// Whose tables are read by each daemon as the other one has left them.
@@ -171,7 +171,7 @@ fn a_guest_on_a_thin_disk_moves_to_another_qemu() -> Result<()> {
     let image = place.path("disk.qcow2");
     let path = image.to_str().context("a path in words")?;
     qemu_img::img(&Lab::take_turn(), &["create", "-f", "qcow2", path, "64M"])?.expect_success()?;
-    moves(&place, &Disk { options: &["--migratable", "--storage", "qcow2"], ..Disk::new(&image) })?;
+    moves(&place, &Lab::take_turn(), &Disk { options: &["--migratable", "--storage", "qcow2"], ..Disk::new(&image) })?;
     qemu_img::img(&Lab::take_turn(), &["check", path])?.expect_success()?;
     Ok(())
 }
@@ -184,5 +184,20 @@ fn a_guest_on_a_volume_moves_to_another_qemu() -> Result<()> {
     let mut create = Command::new(vringd::program()?);
     let made = create.args(["volume", "create", "--size", "64M"]).arg(&volume).output()?;
     ensure!(made.status.success(), "{made:?}");
-    moves(&place, &Disk { options: &["--migratable", "--storage", "volume"], ..Disk::new(&volume) })
+    moves(&place, &Lab::take_turn(), &Disk { options: &["--migratable", "--storage", "volume"], ..Disk::new(&volume) })
+}
+
+/// Whose lock one daemon gives up, and the other one takes.
+#[test]
+fn a_guest_on_an_image_of_a_cluster_moves_to_another_qemu() -> Result<()> {
+    let (place, lab) = (Place::new()?, Lab::take_turn());
+    let ceph = place.path("ceph");
+    fs::create_dir(&ceph)?;
+    let mut cluster = Cluster::start(&lab, &ceph, Store::Memory)?;
+    cluster.run("rbd create --size 64M disk")?;
+    let conf: &str = cluster.conf().display().to_string().leak();
+    let options = vec!["--migratable", "--rbd-conf", conf].leak();
+    moves(&place, &lab, &Disk { options, ..Disk::new("rbd:rbd/disk") })?;
+    ensure!(!cluster.run("rbd image-meta ls disk")?.contains("vringd.owner"), "both have given it up");
+    Ok(())
 }

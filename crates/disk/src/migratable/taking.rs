@@ -2,6 +2,7 @@
 
 use super::{LOOK_AGAIN_AFTER, TAKE_PATIENCE, written};
 use crate::StorageSpec;
+use rbd::RbdError;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::sleep;
@@ -17,8 +18,9 @@ fn start(opened: Opened, begun: &mut bool) -> Result<Arc<dyn Storage>, OpenError
 
 fn not_given_up(why: &OpenError) -> Option<PathBuf> {
     let OpenError::Other(why) = why else { return None };
-    match why.downcast_ref() {
-        Some(VolumeError::NotGivenUp { path }) => Some(path.clone()),
+    match (why.downcast_ref(), why.downcast_ref()) {
+        (Some(VolumeError::NotGivenUp { path }), _) => Some(path.clone()),
+        (_, Some(RbdError::Locked { spec, .. })) => Some(spec.into()),
         _ => None,
     }
 }
@@ -48,7 +50,7 @@ pub(super) fn opened(
                     (path.clone(), OpenError::Kept { path, held: "the device", holders: Holders::Unknown, seconds })
                 }
                 Err(why) => {
-                    // Locks do not tell of another host, which may be closing it.
+                    // Locks of files do not tell of another host, which may be closing it.
                     let Some(path) = not_given_up(&why) else { return Err(why) };
                     is_read = true;
                     (path, why)
