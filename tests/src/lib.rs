@@ -6,6 +6,7 @@
 //! program and its sockets. Tests without a virtual machine bring frontends of their own: the load
 //! generator, and a small driver ([`driver`]) on `frontkit` that may also lie.
 
+pub mod ceph;
 pub mod closes;
 pub mod daemon;
 pub mod debian;

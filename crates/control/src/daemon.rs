@@ -120,6 +120,12 @@ pub trait Daemon: Send + Sync + 'static {
     /// [`ApiError::Disk`] where there is none, [`ApiError::Failed`].
     fn disk_break_reservations(&self, name: &str) -> Result<(), ApiError>;
 
+    /// Opens a disk again that is lost, as it is now.
+    ///
+    /// # Errors
+    /// [`ApiError::Disk`] where there is none, [`ApiError::DiskUnsupported`] where it is open, or not on other machines.
+    fn disk_reopen(&self, name: &str) -> Result<Disk, ApiError>;
+
     /// Closes a disk that nothing uses; a volume is written back.
     ///
     /// # Errors

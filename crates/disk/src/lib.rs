@@ -23,7 +23,7 @@ use volume::{adopt_apart, adopt_made, needs_of_log, open_apart, open_made};
 pub use disks::{Disk, DiskError, Disks, Lease, Role, Sharing, UnderWay, User, listed, may_use};
 pub use image::Qcow2Options;
 pub use migratable::CLOSE_THREAD;
-pub use rbd::{RbdOptions, Spec as RbdSpec};
+pub use rbd::{RbdOptions, Spec as RbdSpec, end_process_if_busy};
 pub use sg::{COMMANDS_MAX as SG_COMMANDS_MAX, SgOptions};
 pub use storage::{Distribution, FileOptions, MemoryOptions, NullOptions, SimOptions};
 pub use volume::VolumeOptions;

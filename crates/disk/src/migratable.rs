@@ -18,8 +18,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use storage::kit::{check_makes_files, check_writable, forget_cached, wait_for};
 use storage::{
-    Access, Action, Custody, Description, Execution, Handed, Look, OPENING_UNKNOWN, OpenError, Opened, Operation, Step,
-    Storage, StorageError, Task, VolumeControl, VolumeStatus,
+    Access, Action, Custody, Description, Execution, Handed, Link, Look, OPENING_UNKNOWN, OpenError, Opened, Operation,
+    Remote, Step, Storage, StorageError, Task, VolumeControl, VolumeStatus,
 };
 use values::SyncMode;
 
@@ -358,6 +358,27 @@ impl Custody for Migratable {
     }
 }
 
+/// Of what is held, and on other machines.
+impl Remote for Migratable {
+    fn link(&self) -> Option<Link> {
+        self.held()?.remote()?.link()
+    }
+
+    fn open_again(&self) -> Result<(), StorageError> {
+        let refused = |why: &str| StorageError::Io { action: Action::Look, source: io::Error::other(why.to_owned()) };
+        let open = self.held().ok_or_else(|| refused("it is not held: it is opened when a guest runs"))?;
+        open.remote().map_or_else(|| Err(refused("it is on this machine, and never lost")), Remote::open_again)
+    }
+
+    fn end_waiting(&self) {
+        if let Some(open) = self.held()
+            && let Some(remote) = open.remote()
+        {
+            remote.end_waiting();
+        }
+    }
+}
+
 /// Dropped, it is closed, as any disk: the process does not end before.
 impl Drop for Migratable {
     fn drop(&mut self) {
@@ -523,6 +544,10 @@ impl Storage for Migratable {
     }
 
     fn custody(&self) -> Option<&dyn Custody> {
+        Some(self)
+    }
+
+    fn remote(&self) -> Option<&dyn Remote> {
         Some(self)
     }
 }

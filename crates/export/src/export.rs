@@ -203,7 +203,8 @@ impl Export {
                 let (description, volume) = (storage.describe(), storage.volume());
                 let volume = volume.map(|volume| Box::new(volume.status()));
                 let held = storage.custody().map(storage::Custody::is_held);
-                Content::Disk { capacity_bytes, block_size_bytes, description, held, volume }
+                let link = storage.remote().and_then(storage::Remote::link);
+                Content::Disk { capacity_bytes, block_size_bytes, description, held, link, volume }
             }
             Served::Directory(directory) => Content::Directory(Box::new(directory.status())),
             Served::P9(p9) => Content::P9(Box::new(p9.status())),

@@ -4,7 +4,7 @@ use crate::figures::RingFigures;
 use crate::limit::Limits;
 use crate::{DirectoryStatus, P9Status, UnitStatus};
 use engine::{Placement, Poll, RingStay};
-use storage::{Description, VolumeStatus};
+use storage::{Description, Link, VolumeStatus};
 use vhost_user::SessionInfo;
 
 /// How the sessions of an export went.
@@ -31,6 +31,8 @@ pub enum Content {
         description: Description,
         /// Of one that changes hands: whether it is this process's now.
         held: Option<bool>,
+        /// Of one on other machines: how things stand with it.
+        link: Option<Link>,
         /// Its intent log, if it has one.
         volume: Option<Box<VolumeStatus>>,
     },

@@ -67,6 +67,12 @@ pub(crate) struct Permit<T> {
     bytes: u64,
 }
 
+impl<T> Permit<T> {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
 impl<T> Drop for Permit<T> {
     fn drop(&mut self) {
         self.budget.used.fetch_sub(self.bytes, Ordering::SeqCst);

@@ -1,12 +1,34 @@
-//! An image that is open, or that requests wait for.
+//! The image behind a storage: open, being opened again while requests wait, or lost.
+//!
+//! A client that the cluster has come to refuse (a blocklist), and a program that has come behind another one, have the image opened again by a
+//! thread ([`again`](crate::again)). A request waits in a line until that has ended, in the one or the other way.
 
+use crate::again::Again;
+use crate::budget::{Budget, Permit};
 use crate::error::RbdError;
 use crate::ffi::Parked;
 use crate::guard;
 use crate::live::{Live, Look};
 use crate::open::OpenImage;
+use crate::options::RbdOptions;
 use crate::spec::Spec;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use crate::was::Was;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::thread::{JoinHandle, current};
+use std::time::{Duration, Instant};
+use storage::kit::Jobs;
+use storage::{Description, Link, LinkState};
+
+/// An image that was open for less is not opened again at once: whatever ended it may do so again.
+const LASTED: Duration = Duration::from_secs(1);
+/// Bytes that librbd keeps of an image's requests, at most: a copy of each write, and what it has read.
+const KEPT_BYTES_MAX: u64 = 128 << 20;
+
+/// Why an image is opened again.
+pub(crate) const REFUSED: &str = "the cluster refuses this client";
 
 /// An open image. Dropped, its lock is given up, and whoever has it last closes it: both wait for the cluster.
 pub(crate) struct Opened {
@@ -15,6 +37,7 @@ pub(crate) struct Opened {
     look: Option<Look>,
     /// librbd has a cache of its own in front of it.
     pub(crate) cached: bool,
+    since: Instant,
     spec: Spec,
 }
 
@@ -23,7 +46,7 @@ impl Opened {
     pub(crate) fn of(image: OpenImage, spec: &Spec, read_only: bool) -> Result<Opened, RbdError> {
         let cached = image.cached;
         let live = Live::of(image, spec);
-        let mut opened = Opened { live, look: None, cached, spec: spec.clone() };
+        let mut opened = Opened { live, look: None, cached, since: Instant::now(), spec: spec.clone() };
         // Of one that is written the lock keeps everybody off who would remove it.
         let look = if read_only { opened.live.look_often() } else { Ok(None) };
         opened.look = look.map_err(|source| RbdError::Thread { spec: spec.to_string(), source })?;
@@ -34,8 +57,8 @@ impl Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         self.look = None;
-        if self.live.is_locked() {
-            guard::give_up(&self.live.image, &self.spec);
+        if let Some(held) = self.live.held() {
+            guard::give_up(&self.live.image, &self.spec, held);
         }
     }
 }
@@ -43,80 +66,266 @@ impl Drop for Opened {
 /// A request, and what it costs of what librbd may keep, in bytes.
 pub(crate) type Waiting = (u64, Parked);
 
-/// What becomes of requests while the image is not open.
-enum Line {
-    /// They wait.
-    Open(Vec<Waiting>),
-    /// Nobody waits any more: the image is open.
-    Over,
-    /// Nor here: it will not be opened.
-    Lost,
+/// What becomes of requests.
+enum State {
+    /// They are handed over.
+    Open(Arc<Opened>),
+    /// They wait for it to be opened again.
+    Opening { line: Mutex<Vec<Waiting>>, since: Instant, why: String, was: Box<Was>, _ends: Sender<()> },
+    /// They fail.
+    Lost { since: Instant, why: String, was: Box<Was> },
 }
 
-/// The image behind a storage.
+/// The image behind a storage, whatever has become of it.
 pub(crate) struct Connection {
-    opened: OnceLock<Opened>,
-    /// Bytes that guests have until it is open.
-    was_bytes: u64,
-    line: Mutex<Line>,
+    state: RwLock<State>,
+    /// Who opens it, or has opened it last.
+    opener: Mutex<Option<JoinHandle<()>>>,
+    is_ending: AtomicBool,
+    budget: Arc<Budget<Parked>>,
+    options: RbdOptions,
+    /// What guests are told of it.
+    about: Description,
 }
 
 impl Connection {
     /// To an image that is open.
-    pub(crate) fn to(opened: Opened) -> Connection {
-        Connection { was_bytes: 0, line: Mutex::new(Line::Over), opened: OnceLock::from(opened) }
+    pub(crate) fn to(opened: Opened, options: &RbdOptions, about: Description, jobs: &Jobs) -> Arc<Connection> {
+        Arc::new_cyclic(|this| Connection {
+            state: RwLock::new(State::Open(followed(this.clone(), opened))),
+            opener: Mutex::default(),
+            is_ending: AtomicBool::new(false),
+            budget: budget(this, jobs),
+            options: options.clone(),
+            about,
+        })
     }
 
-    /// To one of so many bytes that is about to be opened.
-    pub(crate) fn awaited(was_bytes: u64) -> Connection {
-        Connection { was_bytes, line: Mutex::new(Line::Open(Vec::new())), opened: OnceLock::new() }
+    /// To one that is opened again, as the program before this one had it open.
+    pub(crate) fn again(was: Was, options: &RbdOptions, jobs: &Jobs) -> io::Result<Arc<Connection>> {
+        let about = was.about.clone();
+        let (why, first) = ("the daemon's program was replaced".to_owned(), Again::as_it_was(&was));
+        let lost = State::Lost { since: Instant::now(), why: why.clone(), was: Box::new(was.clone()) };
+        let (state, options) = (RwLock::new(lost), options.clone());
+        let is_ending = AtomicBool::new(false);
+        let connection = Arc::new_cyclic(|this| Connection {
+            state,
+            opener: Mutex::default(),
+            is_ending,
+            budget: budget(this, jobs),
+            options,
+            about,
+        });
+        connection.begin(&mut connection.change(), first, was, why)?;
+        Ok(connection)
     }
 
-    fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Has a thread open the image.
+    fn begin(self: &Arc<Self>, state: &mut State, again: Again, was: Was, why: String) -> io::Result<()> {
+        let (ends, opener) = again.begin(&self.options, self)?;
+        *self.opener.lock().unwrap_or_else(PoisonError::into_inner) = Some(opener);
+        *state = State::Opening { line: Mutex::default(), since: Instant::now(), why, was: Box::new(was), _ends: ends };
+        Ok(())
+    }
+
+    fn state(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn options(&self) -> &RbdOptions {
+        &self.options
+    }
+
+    pub(crate) fn about(&self) -> &Description {
+        &self.about
     }
 
     /// The image, if it is open.
-    pub(crate) fn opened(&self) -> Option<&Opened> {
-        self.opened.get()
-    }
-
-    /// Whether it will not be opened, for good.
-    pub(crate) fn is_lost(&self) -> bool {
-        matches!(*self.line(), Line::Lost)
+    pub(crate) fn opened(&self) -> Option<Arc<Opened>> {
+        match &*self.state() {
+            State::Open(opened) => Some(opened.clone()),
+            State::Opening { .. } | State::Lost { .. } => None,
+        }
     }
 
     /// Bytes that a guest can have.
     pub(crate) fn capacity_bytes(&self) -> u64 {
-        self.opened().map_or(self.was_bytes, |opened| opened.live.capacity_bytes())
+        match &*self.state() {
+            State::Open(opened) => opened.live.capacity_bytes(),
+            State::Opening { was, .. } | State::Lost { was, .. } => was.bytes,
+        }
     }
 
-    /// Has a request wait. It comes back where nobody waits any more.
-    pub(crate) fn wait(&self, request: Waiting) -> Option<Waiting> {
-        match &mut *self.line() {
-            Line::Open(line) => {
-                line.push(request);
-                None
+    /// Has a request go on, as soon as there is an image and room for it. Where it is lost its reply says so.
+    pub(crate) fn go(&self, (bytes, parked): Waiting, submit: impl FnOnce(Arc<Opened>, Parked, Permit<Parked>)) {
+        let Some((parked, opened)) = self.admit(bytes, parked) else { return };
+        if let Some((parked, permit)) = self.budget.ask(bytes, parked) {
+            submit(opened, parked, permit);
+        }
+    }
+
+    /// The request with its image, or nothing where it waits for that, or fails.
+    fn admit(&self, bytes: u64, parked: Parked) -> Option<(Parked, Arc<Opened>)> {
+        match &*self.state() {
+            State::Open(opened) => return Some((parked, opened.clone())),
+            State::Opening { line, .. } => {
+                let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
+                // Its reply says so as it goes.
+                if !self.is_ending.load(Ordering::Acquire) {
+                    line.push((bytes, parked));
+                }
             }
-            Line::Over | Line::Lost => Some(request),
+            State::Lost { .. } => {}
+        }
+        None
+    }
+
+    /// One of its requests has ended since the cluster refuses this client, or since the image's lock is not its any more: opens the image again if that is
+    /// so still. Whether the request may be done again then, by waiting as any other.
+    pub(crate) fn refused(self: &Arc<Self>, number: u64, why: &str) -> bool {
+        let mut state = self.change();
+        let opened = match &*state {
+            State::Open(opened) if opened.live.image.number == number => opened.clone(),
+            // It was opened again since.
+            State::Open(_) | State::Opening { .. } => return true,
+            State::Lost { .. } => return false,
+        };
+        if opened.cached {
+            // What it had acknowledged is lost, and guests have to hear of that.
+            return false;
+        }
+        let was = opened.live.was(self.about.clone());
+        let after = if opened.since.elapsed() < LASTED { LASTED } else { Duration::ZERO };
+        let again = Again::behind(opened, &was, after);
+        if let Err(error) = self.begin(&mut state, again, was, why.to_owned()) {
+            // The next one to be refused tries again.
+            tracing::error!(image = %self.options.spec(), %error, "there can be no thread to open an image again");
+            return false;
+        }
+        tracing::warn!(image = %self.options.spec(), reason = why, "an image is opened again, and its requests wait");
+        true
+    }
+
+    /// It is open again: those who have waited go on, in order. How many these are.
+    pub(crate) fn come(self: &Arc<Self>, opened: Opened) -> (Arc<Opened>, usize) {
+        let opened = followed(Arc::downgrade(self), opened);
+        let before = std::mem::replace(&mut *self.change(), State::Open(opened.clone()));
+        let State::Opening { line, .. } = before else { return (opened, 0) };
+        let line = line.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let waited = line.len();
+        for (bytes, parked) in line {
+            if let Some((Parked { ready, reply }, permit)) = self.budget.ask(bytes, parked) {
+                ready.submit(&opened.live.image, reply, permit);
+            }
+        }
+        (opened, waited)
+    }
+
+    /// It cannot be opened yet.
+    pub(crate) fn is_late(&self, reason: &str) {
+        if let State::Opening { why, .. } = &mut *self.change() {
+            reason.clone_into(why);
         }
     }
 
-    /// It is open. Who has waited, in order.
-    pub(crate) fn come(&self, opened: Opened) -> Vec<Waiting> {
-        let mut line = self.line();
-        // One that comes twice is closed.
-        let _ = self.opened.set(opened);
-        match std::mem::replace(&mut *line, Line::Over) {
-            Line::Open(waiting) => waiting,
-            Line::Over | Line::Lost => Vec::new(),
+    /// It is not opened again by itself: requests that wait fail, and so do all that come.
+    pub(crate) fn lose(&self, why: &str) {
+        let mut state = self.change();
+        let State::Opening { was, .. } = &*state else { return };
+        let lost = State::Lost { since: Instant::now(), why: why.to_owned(), was: was.clone() };
+        let before = std::mem::replace(&mut *state, lost);
+        drop(state);
+        // The replies of those who have waited say so as they go.
+        drop(before);
+    }
+
+    /// Nobody waits for it to be opened any more: requests that do fail, and so do all that come meanwhile.
+    pub(crate) fn end_waiting(&self) {
+        self.is_ending.store(true, Ordering::Release);
+        if let State::Opening { line, .. } = &*self.state() {
+            let line = std::mem::take(&mut *line.lock().unwrap_or_else(PoisonError::into_inner));
+            // Their replies say so as they go.
+            drop(line);
         }
     }
 
-    /// It will not be opened: requests that wait fail, and so do all that come.
-    pub(crate) fn lose(&self) {
-        let line = std::mem::replace(&mut *self.line(), Line::Lost);
-        // Their replies say so as they go.
-        drop(line);
+    /// Why there is no image behind it.
+    pub(crate) fn not_open(&self) -> String {
+        match &*self.state() {
+            State::Open(_) => "it is open by now: try again".to_owned(),
+            State::Opening { why, .. } => format!("it is being opened again ({why}): try again when it is open"),
+            State::Lost { why, .. } => {
+                format!("it is lost to its guest ({why}): `vringd ctl disk reopen` opens it as it is now")
+            }
+        }
     }
+
+    /// How things stand.
+    pub(crate) fn link(&self) -> Link {
+        let not_open =
+            |state, since: &Instant, why: &String| Link { state, since: Some(since.elapsed()), why: Some(why.clone()) };
+        match &*self.state() {
+            State::Open(opened) if opened.live.is_gone() => {
+                Link { state: LinkState::Lost, since: None, why: Some("it was removed".to_owned()) }
+            }
+            State::Open(_) => Link { state: LinkState::Open, since: None, why: None },
+            State::Opening { since, why, .. } => not_open(LinkState::Opening, since, why),
+            State::Lost { since, why, .. } => not_open(LinkState::Lost, since, why),
+        }
+    }
+
+    /// Opens what is lost, as it is now.
+    pub(crate) fn open_again(self: &Arc<Self>) -> io::Result<()> {
+        let mut state = self.change();
+        let (was, why) = match &*state {
+            State::Open(_) => return Err(io::Error::other("it is open")),
+            State::Opening { .. } => return Ok(()),
+            State::Lost { was, why, .. } => (Was::clone(was), why.clone()),
+        };
+        self.begin(&mut state, Again::as_it_is(), was, why)?;
+        tracing::info!(image = %self.options.spec(), "an image that was lost is opened as it is now");
+        Ok(())
+    }
+}
+
+/// Dropped, an open image is closed, for which whoever has opened it has to be done with it.
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let opener = self.opener.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let is_open = matches!(self.state.get_mut().unwrap_or_else(PoisonError::into_inner), State::Open(_));
+        if let Some(opener) = opener.filter(|opener| is_open && opener.thread().id() != current().id()) {
+            let _ = opener.join();
+        }
+    }
+}
+
+/// An image that is opened again, too, where the cluster is found to refuse its client though nobody asks it for anything.
+fn followed(connection: Weak<Connection>, opened: Opened) -> Arc<Opened> {
+    let number = opened.live.image.number;
+    opened.live.when_refused(move || {
+        if let Some(connection) = connection.upgrade() {
+            connection.refused(number, REFUSED);
+        }
+    });
+    Arc::new(opened)
+}
+
+/// What librbd may keep of requests, of which the next one's turn has come on any thread.
+fn budget(connection: &Weak<Connection>, jobs: &Jobs) -> Arc<Budget<Parked>> {
+    let (connection, elsewhere) = (connection.clone(), jobs.clone());
+    Budget::new(KEPT_BYTES_MAX, move |parked, permit| {
+        let connection = connection.clone();
+        // That may be a thread of librbd's.
+        elsewhere.go(move || {
+            // Whoever has the request keeps it.
+            let Some(connection) = connection.upgrade() else { return };
+            if let Some((Parked { ready, reply }, opened)) = connection.admit(permit.bytes(), parked) {
+                ready.submit(&opened.live.image, reply, permit);
+            }
+        });
+    })
 }

@@ -127,7 +127,7 @@ pub enum RbdError {
         /// Who that is, as far as it is known, and what to do.
         about: String,
     },
-    /// user: client.{user} may not break the lock of the daemon that was killed: {source}; give the user rights by `ceph auth caps client.{user} mon 'profile rbd' osd 'profile rbd'`
+    /// user: client.{user} may not break the lock of the daemon before this one: {source}; give the user rights by `ceph auth caps client.{user} mon 'profile rbd' osd 'profile rbd'`
     Break {
         /// Who.
         user: String,
@@ -150,7 +150,14 @@ pub enum RbdError {
         /// What it has to be.
         wanted: &'static str,
     },
-    /// image: {spec} is not what it was to its guest: {why}
+    /// image: {spec}: what the program before this one has written down of it is not understood: {source}
+    Foreign {
+        /// The image.
+        spec: String,
+        /// What is wrong.
+        source: io::Error,
+    },
+    /// image: {spec} is not what it was to its guest: {why}; `vringd ctl disk reopen` opens it as it is now
     Lost {
         /// The image.
         spec: String,

@@ -29,7 +29,7 @@ pub(crate) fn take(image: &Image, spec: &Spec, user: &str) -> Result<Held, RbdEr
             step_aside(image, spec, user, owner)?;
         }
         match image.lock() {
-            Ok(()) => return sign(image, spec),
+            Ok(()) => return taken(image, spec),
             // Both are answers where nobody may write.
             Err(Errno(libc::EPERM | libc::EACCES | libc::EROFS)) if image.is_demoted() => {
                 return Err(RbdError::Demoted(spec.to_string()));
@@ -45,8 +45,8 @@ pub(crate) fn take(image: &Image, spec: &Spec, user: &str) -> Result<Held, RbdEr
     Err(RbdError::failed(spec, "take its lock, which others take at the same time")(Errno(libc::EBUSY)))
 }
 
-/// Takes the lock that the client at `before` had, which was the program before this one: guests go on with what they know of the image, so that
-/// nobody else may have had it meanwhile.
+/// Takes the lock that the client at `before` had, which was this process: guests go on with what they know of the image, so that nobody else may have
+/// had it meanwhile. It is not [signed](sign) yet.
 pub(crate) fn take_over(image: &Image, spec: &Spec, user: &str, before: &str) -> Result<Held, RbdError> {
     let lost = |why: String| RbdError::Lost { spec: spec.to_string(), why };
     match owner(image, spec)? {
@@ -59,15 +59,40 @@ pub(crate) fn take_over(image: &Image, spec: &Spec, user: &str, before: &str) ->
         Err(Errno(libc::ENOENT | libc::EBUSY | libc::EAGAIN)) => {
             return Err(lost("its lock was taken away".to_owned()));
         }
-        Err(errno) => return Err(RbdError::Break { user: user.to_owned(), source: errno.words() }),
+        Err(errno) => return Err(not_broken(spec, user, errno)),
     }
-    // From here on it is anybody's.
-    image.lock().map_err(|errno| lost(format!("its lock could not be taken again: {}", errno.words())))?;
-    sign(image, spec)
+    // For a moment it is anybody's: one who waits for it by then, has it, writes and gives it up is not seen.
+    let mut taken = image.lock();
+    for _ in 1..TRIES {
+        // Any other error may mean that somebody has it.
+        if taken != Err(Errno(libc::ETIMEDOUT)) {
+            break;
+        }
+        taken = image.lock();
+    }
+    taken.map_err(|errno| lost(format!("its lock could not be taken again: {}", errno.words())))?;
+    let address = match image.owner() {
+        Ok(Some(owner)) => owner,
+        Ok(None) => return Err(lost("its lock was taken away".to_owned())),
+        // It is known here, too.
+        Err(_) => image.client().map_err(RbdError::failed(spec, "find its address"))?,
+    };
+    Ok(Held::by(&address))
 }
 
-/// Gives the lock up. What is left behind where that fails is what a killed daemon leaves.
-pub(crate) fn give_up(image: &Image, spec: &Spec) {
+fn not_broken(spec: &Spec, user: &str, errno: Errno) -> RbdError {
+    match errno {
+        Errno(libc::EPERM | libc::EACCES) => RbdError::Break { user: user.to_owned(), source: errno.words() },
+        errno => RbdError::failed(spec, "break the lock of the daemon before this one")(errno),
+    }
+}
+
+/// Gives the lock up, if it is ours still. What is left behind where that fails is what a killed daemon leaves.
+pub(crate) fn give_up(image: &Image, spec: &Spec, held: &Held) {
+    // Whoever has it by now has signed it, too.
+    if !matches!(image.owner(), Ok(Some(owner)) if owner == held.address()) {
+        return;
+    }
     let removed = match image.remove_metadata(KEY) {
         // Nothing was signed.
         Err(Errno(libc::ENOENT)) => Ok(()),
@@ -94,7 +119,7 @@ fn step_aside(image: &Image, spec: &Spec, user: &str, owner: String) -> Result<(
             }
             // It was given up meanwhile, or another daemon that came behind that death was faster: the next look says.
             Err(Errno(libc::ENOENT | libc::EBUSY | libc::EAGAIN)) => Ok(()),
-            Err(errno) => Err(RbdError::Break { user: user.to_owned(), source: errno.words() }),
+            Err(errno) => Err(not_broken(spec, user, errno)),
         };
     }
     if !image.is_open_at(&owner).map_err(RbdError::failed(spec, "ask who has it open"))? {
@@ -111,18 +136,23 @@ fn step_aside(image: &Image, spec: &Spec, user: &str, owner: String) -> Result<(
     Err(RbdError::Locked { spec: spec.to_string(), owner, about })
 }
 
-/// Writes down who has the lock, which is needed only by whoever comes after a death.
-fn sign(image: &Image, spec: &Spec) -> Result<Held, RbdError> {
+/// The lock is this client's by now.
+fn taken(image: &Image, spec: &Spec) -> Result<Held, RbdError> {
     let Some(address) = owner(image, spec)? else {
         let (spec, what) = (spec.to_string(), "keep its lock, which somebody has broken");
         return Err(RbdError::Failed { spec, what, source: Errno(libc::ESHUTDOWN).words() });
     };
-    // Before it is written down: whoever reads it here must not take us for gone.
-    let lock = Held::by(&address);
-    if let Some(owner) = Owner::here(&address)
+    let held = Held::by(&address);
+    sign(image, spec, &held);
+    Ok(held)
+}
+
+/// Writes down who has the lock, which is needed only by whoever comes after a death. It is [known](Held) here before: whoever reads it must
+/// not take us for gone. All who watch the image are told, and waited for.
+pub(crate) fn sign(image: &Image, spec: &Spec, held: &Held) {
+    if let Some(owner) = Owner::here(held.address())
         && let Err(errno) = image.set_metadata(KEY, &owner.write())
     {
         tracing::warn!(image = %spec, error = %errno.words(), "a daemon that comes after a death of this one will wait for its lock to lapse");
     }
-    Ok(lock)
 }

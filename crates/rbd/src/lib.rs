@@ -11,6 +11,7 @@
 //! | `files`, `monitors` | what Ceph's library would read without end, or say nothing useful of |
 //! | `connection` | an image that is open, or that requests wait for |
 //! | `again`, `was` | what the program before this one has had open is opened again |
+//! | `busy` | how a program ends while the library has threads of it |
 //! | `openings`, `room` | how many openings are under way, and whether another one has room |
 //! | `guard`, `owner`, `held` | who may write: the exclusive lock, what its owner has written down, and which this program has |
 //! | `live` | what others make of an image that is served: another size, or nothing |
@@ -22,6 +23,7 @@
 
 mod again;
 mod budget;
+mod busy;
 mod connection;
 mod error;
 mod ffi;
@@ -39,6 +41,7 @@ mod served;
 mod spec;
 mod was;
 
+pub use busy::end_process_if_busy;
 pub use error::RbdError;
 pub use options::RbdOptions;
 pub use served::RbdStorage;

@@ -5,6 +5,7 @@
 //! tells of changes (a watch), before whoever has made one goes on; where the user's rights allow none, and where it was lost for a while, the image is
 //! looked at again from time to time.
 
+use crate::busy::Busy;
 use crate::ffi::{Errno, Image, Opening};
 use crate::held::Held;
 use crate::open::OpenImage;
@@ -13,7 +14,7 @@ use crate::was::Was;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::{Builder, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 use storage::kit::{Jobs, WORK};
@@ -43,7 +44,11 @@ pub(crate) struct Live {
     sizing: Mutex<()>,
     /// What has kept us from asking for it, as it was told last; 0 for nothing.
     told: AtomicI32,
+    /// What is done when the cluster refuses this client.
+    refused: OnceLock<Refused>,
 }
+
+type Refused = Box<dyn Fn() + Send + Sync>;
 
 impl Live {
     /// What has been opened just now.
@@ -64,6 +69,7 @@ impl Live {
                 is_gone: AtomicBool::new(false),
                 sizing: Mutex::default(),
                 told: AtomicI32::new(0),
+                refused: OnceLock::new(),
             }
         });
         // What was changed before anybody was told of changes.
@@ -71,17 +77,22 @@ impl Live {
         live
     }
 
-    /// Whether it may be written.
-    pub(crate) fn is_locked(&self) -> bool {
-        self.held.is_some()
+    /// That it may be written.
+    pub(crate) fn held(&self) -> Option<&Held> {
+        self.held.as_ref()
     }
 
-    /// What the next program has to know of it.
+    /// What whoever opens it again has to know of it.
     pub(crate) fn was(&self, about: Description) -> Was {
         let owner = self.held.as_ref().map(|held| held.address().to_owned());
         let watches = owner.is_none() && self.opening == Opening::Watched;
         let watcher = watches.then(|| self.image.client().ok()).flatten();
-        Was { about, id: self.id.clone(), snapshot_id: self.snapshot_id, owner, watcher }
+        Was { bytes: self.capacity_bytes(), about, id: self.id.clone(), snapshot_id: self.snapshot_id, owner, watcher }
+    }
+
+    /// Has `refused` done when the cluster is found to refuse this client, by nobody's request.
+    pub(crate) fn when_refused(&self, refused: impl Fn() + Send + Sync + 'static) {
+        let _ = self.refused.set(Box::new(refused));
     }
 
     /// Bytes that a guest can have.
@@ -152,6 +163,11 @@ impl Live {
 
     fn hear(&self, seen: Result<u64, Errno>) {
         let image = &self.spec;
+        if seen == Err(Errno(libc::ESHUTDOWN))
+            && let Some(refused) = self.refused.get()
+        {
+            return refused();
+        }
         match seen {
             Ok(bytes) => {
                 self.told.store(0, Ordering::Relaxed);
@@ -194,6 +210,7 @@ fn follow(image: &mut Image, live: Weak<Live>, spec: &Spec) {
         }
         let about = about.clone();
         jobs.go(move || {
+            let _busy = Busy::new();
             let (live, asking) = &*about;
             // Before it is asked for: what changes from now on is asked for once more.
             asking.store(false, Ordering::Release);
@@ -246,6 +263,7 @@ impl Live {
 
 fn keep_looking(live: &Weak<Live>, id: &str, every: Duration, ended: &Receiver<()>) {
     while ended.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
+        let _busy = Busy::new();
         let Some(live) = live.upgrade().filter(|live| !live.is_gone()) else { return };
         live.ask_again(id);
     }

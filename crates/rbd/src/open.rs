@@ -1,7 +1,7 @@
 //! From a description to an open image.
 
 use crate::error::RbdError;
-use crate::ffi::{Cluster, Errno, Image, Library, Opening, Pool};
+use crate::ffi::{Cluster, Errno, Image, Library, Opening, Pool, Snapshot};
 use crate::files::{self, Unreadable};
 use crate::guard;
 use crate::held::Held;
@@ -153,16 +153,14 @@ pub(crate) fn open(
         // Whoever may only read has no right to that.
         tracing::debug!(image = %spec, error = %errno.words(), "whoever changes the image waits for a watch of the program before this one to lapse");
     }
-    let (image, opening) = image(&pool, options)?;
+    let (image, opening) = image(&pool, options, was.and_then(|was| was.id.as_deref()))?;
     let lost = |why: &str| RbdError::Lost { spec: spec.to_string(), why: why.to_owned() };
     let id = image.id().ok();
     if was.is_some_and(|was| was.id != id) {
         return Err(lost("another image has its name"));
     }
-    let snapshot_id = options.snapshot.as_ref().map(|name| look_at(&image, name, &spec)).transpose()?;
-    if was.is_some_and(|was| was.snapshot_id != snapshot_id) {
-        return Err(lost("another snapshot has its name"));
-    }
+    let known = was.and_then(|was| was.snapshot_id);
+    let snapshot_id = options.snapshot.as_ref().map(|name| look_at(&image, name, known, &spec)).transpose()?;
     let setting = |name| image.setting(name).map_err(RbdError::failed(&spec, "read its configuration"));
     let is = |value: Option<String>, word: &str| value.is_some_and(|value| value == word);
     if !read_only && is(setting("rbd_disable_zero_copy_writes")?, "false") {
@@ -203,8 +201,8 @@ pub(crate) fn open(
             image,
         }),
         stat => {
-            if lock.is_some() {
-                guard::give_up(&image, &spec);
+            if let Some(held) = &lock {
+                guard::give_up(&image, &spec, held);
             }
             // It is ours until the image is closed.
             drop(image);
@@ -217,9 +215,15 @@ pub(crate) fn open(
     }
 }
 
-/// The image, with a watch where the user's rights allow one: who may read only may have none.
-fn image(pool: &Arc<Pool>, options: &RbdOptions) -> Result<(Image, Opening), RbdError> {
-    let open = |opening| Image::open(pool, &options.image, opening).map(|image| (image, opening));
+/// The image, with a watch where the user's rights allow one: who may read only may have none. One whose id is known may have another name by now.
+fn image(pool: &Arc<Pool>, options: &RbdOptions, id: Option<&str>) -> Result<(Image, Opening), RbdError> {
+    let open = |opening| {
+        let image = match id {
+            Some(id) => Image::open_by_id(pool, id, opening),
+            None => Image::open(pool, &options.image, opening),
+        };
+        image.map(|image| (image, opening))
+    };
     let opened = match open(Opening::Watched) {
         Err(Errno(libc::EPERM | libc::EACCES)) if options.read_only() => open(Opening::Unwatched),
         opened => opened,
@@ -227,13 +231,14 @@ fn image(pool: &Arc<Pool>, options: &RbdOptions) -> Result<(Image, Opening), Rbd
     opened.map_err(|errno| not_open(options, errno))
 }
 
-/// Looks at a snapshot from now on. Its id.
-fn look_at(image: &Image, name: &str, spec: &Spec) -> Result<u64, RbdError> {
+/// Looks at a snapshot from now on. Its id. One whose id is `known` may have another name by now.
+fn look_at(image: &Image, name: &str, known: Option<u64>, spec: &Spec) -> Result<u64, RbdError> {
     let none = || RbdError::NoSnapshot(spec.to_string());
     // Before it is looked at: one of this name that comes in its place between the two is not taken for it.
     let snapshots = image.snapshots().map_err(RbdError::failed(spec, "list its snapshots"))?;
-    let snapshot = snapshots.iter().find(|snapshot| snapshot.name == name).ok_or_else(none)?;
-    image.set_snapshot(name).map_err(|errno| match errno {
+    let is_it = |snapshot: &&Snapshot| known.map_or(snapshot.name == name, |id| snapshot.id == id);
+    let snapshot = snapshots.iter().find(is_it).ok_or_else(none)?;
+    image.set_snapshot(&snapshot.name).map_err(|errno| match errno {
         Errno(libc::ENOENT) => none(),
         errno => RbdError::failed(spec, "open its snapshot")(errno),
     })?;

@@ -20,7 +20,18 @@ pub(crate) struct Openings {
 
 struct UnderWay {
     place: Place,
-    is_given_up: bool,
+    waits: Waits,
+}
+
+/// Who waits for an opening.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// Whoever has asked for a new disk.
+    Asker,
+    /// Guests, of one that was open before and had its room.
+    Guests,
+    /// Nobody any more.
+    Nobody,
 }
 
 /// What is opened: the monitors, and the image there.
@@ -36,30 +47,30 @@ impl Openings {
     }
 
     /// An opening begins, until what is returned is dropped.
-    pub(crate) fn begin(&'static self, place: Place) -> Result<Turn, RbdError> {
+    pub(crate) fn begin(&'static self, place: Place, waits: Waits) -> Result<Turn, RbdError> {
         let mut under_way = self.lock();
         let spec = || place.spec.to_string();
         if under_way.iter().any(|other| other.place == place) {
             return Err(RbdError::Waiting { spec: spec() });
         }
-        let given_up = under_way.iter().filter(|other| other.is_given_up).count();
-        if given_up >= GIVEN_UP_MAX {
+        let given_up = under_way.iter().filter(|other| other.waits == Waits::Nobody).count();
+        if waits == Waits::Asker && given_up >= GIVEN_UP_MAX {
             return Err(RbdError::ManyWait { spec: spec(), count: given_up });
         }
-        under_way.push(UnderWay { place: place.clone(), is_given_up: false });
+        under_way.push(UnderWay { place: place.clone(), waits });
         Ok(Turn { openings: self, place })
     }
 
     /// Nobody waits for this one any more.
     pub(crate) fn give_up(&self, place: &Place) {
         if let Some(opening) = self.lock().iter_mut().find(|opening| opening.place == *place) {
-            opening.is_given_up = true;
+            opening.waits = Waits::Nobody;
         }
     }
 
-    /// How many make a connection now, or are about to.
+    /// How many make a connection for which there was none before, now or in a moment.
     pub(crate) fn connecting(&self) -> usize {
-        self.lock().iter().filter(|opening| !opening.is_given_up).count()
+        self.lock().iter().filter(|opening| opening.waits == Waits::Asker).count()
     }
 }
 
@@ -84,31 +95,37 @@ mod tests {
     }
 
     fn refusal(openings: &'static Openings, place: Place) -> String {
-        openings.begin(place).err().expect("it is refused").to_string()
+        openings.begin(place, Waits::Asker).err().expect("it is refused").to_string()
     }
 
     #[test]
     fn an_image_is_opened_once_at_a_time_and_few_are_given_up() {
         let openings: &'static Openings = Box::leak(Box::new(Openings { under_way: Mutex::default() }));
-        let first = openings.begin(place("p/0")).unwrap();
+        let begin = |place| openings.begin(place, Waits::Asker);
+        let first = begin(place("p/0")).unwrap();
         assert!(refusal(openings, place("p/0")).contains("p/0: an opening of this image still waits for its cluster"));
         // Other snapshots and other clusters are others.
-        let snapshot = openings.begin(place("p/0@s")).unwrap();
-        let elsewhere = openings.begin(Place { monitors: "192.0.2.2".to_owned(), ..place("p/0") }).unwrap();
+        let snapshot = begin(place("p/0@s")).unwrap();
+        let elsewhere = begin(Place { monitors: "192.0.2.2".to_owned(), ..place("p/0") }).unwrap();
         assert_eq!(openings.connecting(), 3);
         drop((snapshot, elsewhere));
         // What has ended is not given up any more.
         openings.give_up(&place("p/0@s"));
         openings.give_up(&place("p/0"));
-        let more: Vec<_> = ["p/1", "p/2", "p/3"].map(|image| openings.begin(place(image)).unwrap()).into();
+        let more: Vec<_> = ["p/1", "p/2", "p/3"].map(|image| begin(place(image)).unwrap()).into();
         openings.give_up(&place("p/1"));
         openings.give_up(&place("p/2"));
-        drop(openings.begin(place("p/4")).unwrap());
+        drop(begin(place("p/4")).unwrap());
         openings.give_up(&place("p/3"));
         assert!(refusal(openings, place("p/4")).contains("4 openings of images still wait for their clusters"));
         assert!(refusal(openings, place("p/0")).contains("of this image"));
+        // For guests who have had an image before there is always room, and it is counted once.
+        let again = openings.begin(place("p/5"), Waits::Guests).unwrap();
+        assert!(refusal(openings, place("p/5")).contains("of this image"));
+        assert_eq!(openings.connecting(), 0);
+        drop(again);
         drop(first);
-        drop(openings.begin(place("p/0")).unwrap());
+        drop(begin(place("p/0")).unwrap());
         drop(more);
         assert_eq!(openings.connecting(), 0);
     }

@@ -77,6 +77,10 @@ impl RbdOptions {
         }
     }
 
+    fn was(&self, again: &str) -> Result<Was, RbdError> {
+        Was::read(again).map_err(|source| RbdError::Foreign { spec: self.spec().to_string(), source })
+    }
+
     /// The client that the options name, as far as it comes without a cluster.
     fn client(&self) -> Result<Cluster, RbdError> {
         client(Library::get()?, self)
@@ -125,8 +129,12 @@ impl Kind for RbdOptions {
 
     /// What librbd has of an image ends with the program: it is opened again, for which requests wait.
     fn adopt(&self, handed: Handed) -> Result<Arc<dyn Storage>, OpenError> {
-        let was = handed.again.as_deref().and_then(Was::read).ok_or(OpenError::NothingHanded)?;
-        Ok(Arc::new(RbdStorage::adopt(self, was, handed.capacity_bytes)?))
+        let was = self.was(&handed.again.ok_or(OpenError::NothingHanded)?)?;
+        Ok(Arc::new(RbdStorage::adopt(self, was)?))
+    }
+
+    fn check_again(&self, again: &str) -> Result<(), OpenError> {
+        self.was(again).map(drop).map_err(OpenError::from)
     }
 
     fn needs(&self) -> Vec<Need> {

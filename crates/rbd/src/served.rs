@@ -1,12 +1,11 @@
 //! The storage: an image that is open.
 
-use crate::again::{self, Again};
-use crate::budget::Budget;
-use crate::connection::{Connection, Opened, Waiting};
+use crate::busy::Busy;
+use crate::connection::{Connection, Opened, REFUSED};
 use crate::error::RbdError;
 use crate::ffi::{Cluster, Flight, Library, Parked, Ready};
 use crate::open::{client, open};
-use crate::openings::{OPENINGS, Place};
+use crate::openings::{OPENINGS, Place, Waits};
 use crate::options::RbdOptions;
 use crate::room;
 use crate::spec::Spec;
@@ -19,7 +18,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 use storage::kit::{Jobs, ON_THE_SPOT_MAX, WORK, check_growth};
-use storage::{Action, Description, Execution, Handed, Kind as _, Operation, Step, Storage, StorageError, Task};
+use storage::{
+    Action, Description, Execution, Handed, Kind as _, Link, Operation, Remote, Step, Storage, StorageError, Task,
+};
 
 /// Smallest block that an OSD of today writes without reading it first (`bluestore_min_alloc_size`).
 const PHYSICAL_BLOCK_BYTES: u32 = 4096;
@@ -31,21 +32,14 @@ const COULD_GO: Duration = Duration::from_secs(30);
 /// An image. Dropped, it waits for the cluster: not on a worker.
 pub struct RbdStorage {
     connection: Arc<Connection>,
-    budget: Arc<Budget<Parked>>,
     jobs: Jobs,
     spec: Spec,
-    /// What guests are told of it.
-    about: Description,
-    options: RbdOptions,
     /// When it was found last that another program could read what it needs to open it.
     could_go: Mutex<Option<Instant>>,
     /// The last error that was told of, by its number: others of it are as many as requests.
     told: AtomicI32,
-    _again: Option<Again>,
 }
 
-/// Bytes that librbd keeps of an image's requests, at most: a copy of each write, and what it has read.
-const KEPT_BYTES_MAX: u64 = 128 << 20;
 /// Bytes of one read or write, at most.
 const REQUEST_BYTES_MAX: u64 = 32 << 20;
 /// What it keeps of a request for each object that this is about.
@@ -60,13 +54,14 @@ impl RbdStorage {
         let spec = || options.spec().to_string();
         let client = client(Library::get()?, options)?;
         let place = Place { monitors: client.setting("mon_host").unwrap_or_default(), spec: options.spec() };
-        let turn = OPENINGS.begin(place.clone())?;
+        let turn = OPENINGS.begin(place.clone(), Waits::Asker)?;
         room::look(OPENINGS.connecting()).map_err(|why| RbdError::NoRoom { spec: spec(), why })?;
         // Whoever has no rights on OSDs, and whoever comes while they are down, waits without end in librbd.
         let (tell, told) = channel();
         let (asked, wanted) = (options.clone(), Arc::new(()));
         let is_wanted = Arc::downgrade(&wanted);
         let open = move || {
+            let _busy = Busy::new();
             let opened = RbdStorage::open_here(&asked, client, &|| is_wanted.strong_count() > 0);
             if is_wanted.strong_count() == 0 {
                 // Closed at once, which waits for the cluster, too.
@@ -108,65 +103,52 @@ impl RbdStorage {
             execution_chosen: Execution::Inline,
         };
         WORK.prepare();
-        let opened = Opened::of(image, &spec, read_only)?;
-        Ok(RbdStorage::through(Connection::to(opened), options, about))
+        let (opened, jobs) = (Opened::of(image, &spec, read_only)?, Jobs::on(&WORK));
+        Ok(RbdStorage::through(Connection::to(opened, options, about, &jobs), jobs))
     }
 
     /// Goes on with what the program before this one has had open. It is opened again, and requests wait for that.
-    pub(crate) fn adopt(options: &RbdOptions, was: Was, capacity_bytes: u64) -> Result<RbdStorage, RbdError> {
+    pub(crate) fn adopt(options: &RbdOptions, was: Was) -> Result<RbdStorage, RbdError> {
         WORK.prepare();
-        let mut storage = RbdStorage::through(Connection::awaited(capacity_bytes), options, was.about.clone());
-        let budget = storage.budget.clone();
-        let go = move |opened: &Opened, (bytes, parked): Waiting| {
-            if let Some((Parked { ready, reply }, permit)) = budget.ask(bytes, parked) {
-                ready.submit(&opened.live.image, reply, permit);
-            }
-        };
-        let again = again::begin(options, was, &storage.connection, go);
-        let spec = || options.spec().to_string();
-        storage._again = Some(again.map_err(|source| RbdError::Thread { spec: spec(), source })?);
-        Ok(storage)
+        let (spec, jobs) = (options.spec(), Jobs::on(&WORK));
+        let connection = Connection::again(was, options, &jobs);
+        let connection = connection.map_err(|source| RbdError::Thread { spec: spec.to_string(), source })?;
+        Ok(RbdStorage::through(connection, jobs))
     }
 
-    fn through(connection: Connection, options: &RbdOptions, about: Description) -> RbdStorage {
-        let (connection, jobs) = (Arc::new(connection), Jobs::on(&WORK));
-        let (image, elsewhere) = (Arc::downgrade(&connection), jobs.clone());
-        let budget = Budget::new(KEPT_BYTES_MAX, move |Parked { ready, reply }, permit| {
-            let image = image.clone();
-            // Whose turn has come is seen by a thread of librbd's, among others.
-            elsewhere.go(move || {
-                // Whoever has the request keeps it.
-                if let Some(opened) = image.upgrade().as_deref().and_then(Connection::opened) {
-                    ready.submit(&opened.live.image, reply, permit);
-                }
-            });
-        });
-        let (spec, options) = (options.spec(), options.clone());
-        let (told, could_go) = (AtomicI32::new(0), Mutex::default());
-        RbdStorage { connection, budget, jobs, spec, about, options, could_go, told, _again: None }
+    fn through(connection: Arc<Connection>, jobs: Jobs) -> RbdStorage {
+        let spec = connection.options().spec();
+        RbdStorage { connection, jobs, spec, could_go: Mutex::default(), told: AtomicI32::new(0) }
     }
 
     /// Bytes that librbd keeps of a request until it has ended.
     fn cost_bytes(&self, task: &Task) -> u64 {
         let (_, bytes) = task.extent();
-        let objects = bytes / u64::from(self.about.optimal_io_bytes).max(1);
+        let objects = bytes / u64::from(self.connection.about().optimal_io_bytes).max(1);
         task.bytes() + objects * OBJECT_COST_BYTES
     }
 
-    /// Why there is no image behind it.
-    fn not_open(&self) -> &'static str {
-        if self.connection.is_lost() {
-            "the image is lost to its guest, as the log says: remove its export and its disk, and add them again"
-        } else {
-            "the image is being opened again, as the log says: try again when it is"
-        }
+    /// Hands `operation` on what the task has to librbd, or has it wait until there is an image.
+    fn hand_on(&self, task: &mut Task, operation: Operation, token: Token, io: &mut Io<'_>) -> Step {
+        // What is written is copied. A worker's other rings do not wait for much of that.
+        let is_long = operation.action() == Action::Write && task.bytes() > ON_THE_SPOT_MAX && !io.may_block();
+        let cost_bytes = if operation == Operation::Flush { 0 } else { self.cost_bytes(task) };
+        let parked = Parked { ready: Ready::of(task, operation), reply: io.reply_by(Ways::THREAD, token) };
+        self.connection.go((cost_bytes, parked), |opened, Parked { ready, reply }, permit| {
+            if is_long {
+                self.jobs.go(move || ready.submit(&opened.live.image, reply, permit));
+            } else {
+                ready.submit(&opened.live.image, reply, permit);
+            }
+        });
+        Step::Pending
     }
 
     /// Looks whether another program could read what it needs to open the image. It is asked twice, and the second time guests wait.
     fn could_go(&self) -> Result<(), RbdError> {
         let mut could_go = self.could_go.lock().unwrap_or_else(PoisonError::into_inner);
         if could_go.is_none_or(|at| at.elapsed() > COULD_GO) {
-            client(Library::get()?, &self.options)?;
+            client(Library::get()?, self.connection.options())?;
             *could_go = Some(Instant::now());
         }
         Ok(())
@@ -193,7 +175,7 @@ impl RbdStorage {
 
 impl Storage for RbdStorage {
     fn describe(&self) -> Description {
-        self.about.clone()
+        self.connection.about().clone()
     }
 
     fn capacity_bytes(&self) -> u64 {
@@ -202,11 +184,11 @@ impl Storage for RbdStorage {
 
     fn start(&self, task: &mut Task, token: Token, io: &mut Io<'_>) -> Step {
         let operation = task.operation;
-        let opened = self.connection.opened();
-        if opened.map_or_else(|| self.connection.is_lost(), |opened| opened.live.is_gone()) {
+        // What is not there any more reads as zeroes, or as what has come later.
+        if self.connection.opened().is_some_and(|opened| opened.live.is_gone()) {
             return Step::Done(Err(StorageError::errno(operation.action(), libc::EIO)));
         }
-        match task.check(self.capacity_bytes(), self.about.read_only) {
+        match task.check(self.capacity_bytes(), self.connection.about().read_only) {
             // librbd takes no empty list.
             Ok((_, 0)) if operation != Operation::Flush => return Step::Done(Ok(())),
             Ok((_, bytes)) if task.bytes() > 0 && bytes > REQUEST_BYTES_MAX => {
@@ -216,48 +198,28 @@ impl Storage for RbdStorage {
             Err(error) => return Step::Done(Err(error)),
         }
         task.state.of::<Flight>().flushing = false;
-        // What is written is copied. A worker's other rings do not wait for much of that.
-        let is_long = operation.action() == Action::Write && task.bytes() > ON_THE_SPOT_MAX && !io.may_block();
-        let parked = Parked { ready: Ready::of(task, operation), reply: io.reply_by(Ways::THREAD, token) };
-        let mut request = Some((self.cost_bytes(task), parked));
-        if opened.is_none() {
-            request = request.and_then(|request| self.connection.wait(request));
-        }
-        // It may have been opened just now. Where it is lost the reply says so as it goes.
-        let (Some((bytes, parked)), Some(opened)) = (request, self.connection.opened()) else { return Step::Pending };
-        match self.budget.ask(bytes, parked) {
-            Some((Parked { ready, reply }, permit)) if is_long => {
-                let live = opened.live.clone();
-                self.jobs.go(move || ready.submit(&live.image, reply, permit));
-            }
-            Some((Parked { ready, reply }, permit)) => ready.submit(&opened.live.image, reply, permit),
-            None => {}
-        }
-        Step::Pending
+        self.hand_on(task, operation, token, io)
     }
 
     fn resume(&self, task: &mut Task, completion: Completion, io: &mut Io<'_>) -> Step {
         let (operation, action) = (task.operation, task.operation.action());
-        // Without an image it has waited for one in vain.
         let opened = self.connection.opened();
-        let is_there = |opened: &&Opened| {
-            // What is not there any more reads as zeroes, or as what has come later.
-            !opened.live.is_gone() && !opened.live.is_loss(action, completion.result)
-        };
-        let Some(opened) = opened.filter(is_there) else {
+        if opened.as_ref().is_some_and(|it| it.live.is_gone() || it.live.is_loss(action, completion.result)) {
             return Step::Done(Err(StorageError::errno(action, libc::EIO)));
-        };
-        let Ok(bytes) = u64::try_from(completion.result) else {
-            return Step::Done(Err(self.failed(action, completion.result.saturating_neg())));
-        };
+        }
         let flight = task.state.of::<Flight>();
-        if opened.cached && operation.is_durable() && action != Action::Flush && !flight.flushing {
-            flight.flushing = true;
-            let (ready, reply) = (Ready::of(task, Operation::Flush), io.reply_by(Ways::THREAD, completion.token));
-            if let Some((Parked { ready, reply }, permit)) = self.budget.ask(0, Parked { ready, reply }) {
-                ready.submit(&opened.live.image, reply, permit);
+        let Ok(bytes) = u64::try_from(completion.result) else {
+            let errno = completion.result.saturating_neg();
+            // It has changed nothing then, and is done again.
+            if !flight.flushing && is_over(errno) && self.connection.refused(flight.image(), over(errno)) {
+                return self.hand_on(task, operation, completion.token, io);
             }
-            return Step::Pending;
+            return Step::Done(Err(self.failed(action, errno)));
+        };
+        let is_cached = opened.is_some_and(|opened| opened.cached);
+        if is_cached && operation.is_durable() && action != Action::Flush && !flight.flushing {
+            flight.flushing = true;
+            return self.hand_on(task, Operation::Flush, completion.token, io);
         }
         // Somebody has made the image smaller meanwhile: librbd reads nothing behind its end.
         if action == Action::Read && bytes < task.bytes() {
@@ -270,10 +232,8 @@ impl Storage for RbdStorage {
         let target = self.spec.to_string();
         let refused =
             |reason: String| StorageError::Grow { target: target.clone(), asked_bytes: capacity_bytes, reason };
-        let live = match self.connection.opened() {
-            Some(opened) => &opened.live,
-            None => return Err(refused(self.not_open().to_owned())),
-        };
+        let opened = self.connection.opened().ok_or_else(|| refused(self.connection.not_open()))?;
+        let live = &opened.live;
         let _in_order = live.in_order();
         // librbd would make it smaller without a word: what others have made of it counts.
         let present_bytes = live.look_at_size().map_err(|errno| refused(errno.words().to_string()))?;
@@ -282,7 +242,7 @@ impl Storage for RbdStorage {
             live.set_capacity(capacity_bytes);
             return Ok(());
         }
-        if self.about.read_only {
+        if self.connection.about().read_only {
             return Err(refused("it is read-only".to_owned()));
         }
         live.image.resize(capacity_bytes).map_err(|errno| refused(errno.words().to_string()))?;
@@ -292,16 +252,21 @@ impl Storage for RbdStorage {
 
     fn hand_over(&self) -> io::Result<Handed> {
         let cannot = |why: &str| io::Error::other(format!("{}: {why}", self.spec));
-        let opened = self.connection.opened().ok_or_else(|| cannot(self.not_open()))?;
+        let opened = self.connection.opened().ok_or_else(|| cannot(&self.connection.not_open()))?;
         if opened.live.is_gone() {
             return Err(cannot("what is served was removed: remove its export and its disk first"));
         }
-        if is_over(self.told.load(Ordering::Relaxed)) {
-            return Err(cannot("another client has taken its lock away: remove its export and its disk first"));
+        if opened.cached {
+            let why = "what librbd has in its cache, which its pool or the image has turned on (`rbd config image get`), does not go along";
+            return Err(cannot(&format!("{why}: turn it off, or stop the daemon and start the new one")));
         }
         self.could_go().map_err(|error| cannot(&error.to_string()))?;
-        let again = Some(opened.live.was(self.about.clone()).write()?);
-        Ok(Handed { again, ..Handed::empty(self.capacity_bytes()) })
+        let was = opened.live.was(self.connection.about().clone());
+        Ok(Handed { again: Some(was.write()?), ..Handed::empty(was.bytes) })
+    }
+
+    fn remote(&self) -> Option<&dyn Remote> {
+        Some(self)
     }
 
     fn set_execution(&self, execution: Execution) -> Result<(), StorageError> {
@@ -312,7 +277,27 @@ impl Storage for RbdStorage {
     }
 }
 
-/// Whether this is what librbd says to whoever has the lock no more.
+impl Remote for RbdStorage {
+    fn link(&self) -> Option<Link> {
+        Some(self.connection.link())
+    }
+
+    fn open_again(&self) -> Result<(), StorageError> {
+        let failed = |source| StorageError::Io { action: Action::Look, source };
+        self.connection.open_again().map_err(failed)
+    }
+
+    fn end_waiting(&self) {
+        self.connection.end_waiting();
+    }
+}
+
+/// Whether this is what librbd says to whom the cluster refuses, or who has the lock no more.
 fn is_over(errno: i32) -> bool {
     matches!(errno, libc::ESHUTDOWN | libc::EROFS)
+}
+
+/// Which of both.
+fn over(errno: i32) -> &'static str {
+    if errno == libc::EROFS { "its lock was taken away" } else { REFUSED }
 }

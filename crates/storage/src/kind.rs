@@ -27,6 +27,14 @@ pub trait Kind: fmt::Debug + Send {
     /// As for [`Kind::open`]; also a descriptor that is missing or of another kind.
     fn adopt(&self, handed: Handed) -> Result<Arc<dyn Storage>, OpenError>;
 
+    /// Whether it understands what it is to open again ([`Handed::again`]), which is found out before anybody pauses.
+    ///
+    /// # Errors
+    /// Why not.
+    fn check_again(&self, _again: &str) -> Result<(), OpenError> {
+        Err(OpenError::NothingHanded)
+    }
+
     /// What a sandbox has to let through.
     fn needs(&self) -> Vec<Need> {
         Vec::new()

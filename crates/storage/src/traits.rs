@@ -1,7 +1,7 @@
 //! The trait that every storage implements.
 
 use crate::{
-    Counted, Custody, Execution, Extent, Handed, InFront, Marked, Pass, Step, StorageError, Task, VolumeControl,
+    Counted, Custody, Execution, Extent, Handed, InFront, Marked, Pass, Remote, Step, StorageError, Task, VolumeControl,
 };
 use engine::{Completion, Io, Token};
 use serde::de::Error as _;
@@ -147,6 +147,11 @@ pub trait Storage: Send + Sync {
 
     /// What only a storage has that changes hands; `None` for any other.
     fn custody(&self) -> Option<&dyn Custody> {
+        None
+    }
+
+    /// What only a storage has that is on other machines; `None` for any other.
+    fn remote(&self) -> Option<&dyn Remote> {
         None
     }
 

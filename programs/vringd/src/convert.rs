@@ -138,10 +138,15 @@ pub(crate) fn ring_out(ring: &RingStatus) -> api::RingInfo {
 
 pub(crate) fn export_out(status: ExportStatus, rings: &[RingStatus], workers: Vec<u32>) -> api::Export {
     let (kind, storage, directory, queues_max) = match &status.content {
-        Content::Disk { capacity_bytes, block_size_bytes, description, held, volume } => {
+        Content::Disk { capacity_bytes, block_size_bytes, description, held, link, volume } => {
             let storage = storage_out(*capacity_bytes, *block_size_bytes, description);
             let volume = volume.as_deref().map(volume::info_out);
-            (ExportKind::Disk, Some(api::StorageInfo { held: *held, volume, ..storage }), None, status.queues)
+            (
+                ExportKind::Disk,
+                Some(api::StorageInfo { held: *held, link: link.clone().map(link_out), volume, ..storage }),
+                None,
+                status.queues,
+            )
         }
         // One of its queues is for urgent requests.
         Content::Directory(directory) => {
@@ -209,7 +214,7 @@ pub(crate) fn unit_out(unit: &UnitStatus) -> api::Unit {
         lun: unit.lun,
         disk: unit.disk.clone(),
         serial: unit.serial.clone(),
-        storage: api::StorageInfo { held: unit.held, volume, ..storage },
+        storage: api::StorageInfo { held: unit.held, link: unit.link.clone().map(link_out), volume, ..storage },
         reservation,
     }
 }
@@ -248,7 +253,21 @@ pub(crate) fn storage_out(
         execution: about.execution,
         execution_chosen: about.execution_chosen,
         held: None,
+        link: None,
         volume: None,
+    }
+}
+
+/// How things stand with storage on other machines.
+pub(crate) fn link_out(link: storage::Link) -> api::LinkInfo {
+    api::LinkInfo {
+        state: match link.state {
+            storage::LinkState::Open => api::LinkState::Open,
+            storage::LinkState::Opening => api::LinkState::Opening,
+            storage::LinkState::Lost => api::LinkState::Lost,
+        },
+        for_ms: link.since.map(|since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX)),
+        reason: link.why,
     }
 }
 

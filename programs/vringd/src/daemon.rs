@@ -279,6 +279,12 @@ impl Daemon {
     /// Ends every export, whose sessions are closed and rings drained, and closes every disk.
     pub(crate) fn end_all(&self) {
         self.jobs.end_all();
+        for (disk, _) in self.disks.all() {
+            // Otherwise requests may wait for ever for a cluster.
+            if let Some(remote) = disk.storage().remote() {
+                remote.end_waiting();
+            }
+        }
         let exports = std::mem::take(&mut *self.exports.write().unwrap_or_else(PoisonError::into_inner));
         drop(exports);
         for (disk, _) in self.disks.all() {
@@ -329,6 +335,10 @@ impl control::Daemon for Daemon {
         let own = self.disk_of(name).filter(|disk| disk.owner().is_some());
         if let Some(disk) = &own {
             self.jobs.check_copied(disk.name())?;
+            // Otherwise its requests may wait for ever for a cluster.
+            if let Some(remote) = disk.storage().remote() {
+                remote.end_waiting();
+            }
         }
         export.end_soon().map_err(|error| convert::export_error(error, name))?;
         // Closed by its end, it would hold up all who change something, for as long as it takes.
@@ -436,6 +446,10 @@ impl control::Daemon for Daemon {
 
     fn disk_break_reservations(&self, name: &str) -> Result<(), ApiError> {
         self.break_reservations(name)
+    }
+
+    fn disk_reopen(&self, name: &str) -> Result<api::Disk, ApiError> {
+        self.reopen_disk(name)
     }
 
     fn disk_remove(&self, name: &str) -> Result<(), ApiError> {

@@ -22,11 +22,12 @@ fn disk_out(disk: &Disk, users: Vec<User>) -> api::Disk {
     let about = storage.describe();
     let volume = storage.volume().map(|volume| volume::info_out(&volume.status()));
     let held = storage.custody().map(storage::Custody::is_held);
+    let link = storage.remote().and_then(storage::Remote::link).map(convert::link_out);
     let shown = storage_out(storage.capacity_bytes(), about.block_size_bytes, &about);
     api::Disk {
         name: disk.name().to_owned(),
         owner: disk.owner().cloned(),
-        storage: api::StorageInfo { held, volume, ..shown },
+        storage: api::StorageInfo { held, link, volume, ..shown },
         shared: disk.is_shared(),
         reservations: disk.reservations().map(|file| file.path().display().to_string()),
         space_threshold_bytes: disk.space_threshold_bytes(),
@@ -150,6 +151,19 @@ impl Daemon {
         // Workers still hold the image's descriptor, and with it its lock.
         self.engine().sweep_files();
         Ok(())
+    }
+
+    /// Opens a disk again that is lost.
+    pub(crate) fn reopen_disk(&self, name: &str) -> Result<api::Disk, ApiError> {
+        let _open = self.upgrade.gate();
+        let (disk, users) = self.disks.get(name)?;
+        let refused = |message| ApiError::DiskUnsupported { disk: name.to_owned(), message };
+        let storage = disk.storage();
+        let remote = storage.remote().ok_or_else(|| {
+            refused("is on this machine, and never lost: remove it and add it, to have it opened again".to_owned())
+        })?;
+        remote.open_again().map_err(|error| refused(error.to_string()))?;
+        Ok(disk_out(&disk, users))
     }
 
     /// Ends what guests have reserved of a disk.

@@ -70,12 +70,12 @@ pub fn main() -> ExitCode {
         }
         ("vringd", cli::dispatch(cli::Arguments::parse_from(words)))
     };
-    match result {
-        Ok(code) => code,
-        Err(failure) => {
-            // Whoever has closed standard error still gets the exit status.
-            let _ = writeln!(std::io::stderr(), "{name}: {failure}");
-            failure.code()
-        }
-    }
+    let code = result.unwrap_or_else(|failure| {
+        // Whoever has closed standard error still gets the exit status.
+        let _ = writeln!(std::io::stderr(), "{name}: {failure}");
+        failure.code()
+    });
+    // Where threads are left that wait for a cluster.
+    ::disk::end_process_if_busy(code);
+    code
 }

@@ -4,6 +4,7 @@ mod bench_backup;
 mod bench_disk;
 mod bench_fs;
 mod ceph;
+mod ceph_again;
 mod cli;
 mod commits;
 mod dirty_log;

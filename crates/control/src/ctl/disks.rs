@@ -8,7 +8,7 @@ use super::jobs::{BackupArgs, ChainArgs, MirrorArgs, SnapshotArgs};
 use super::pull::PullArgs;
 use super::table::{flag, storage_facts};
 use super::volume;
-use crate::model::{ByteSize, Disk, NewDisk, StorageInfo};
+use crate::model::{ByteSize, Disk, LinkState, NewDisk, StorageInfo};
 use clap::Subcommand;
 use disk::User;
 use std::path::PathBuf;
@@ -90,6 +90,15 @@ pub enum DiskCommand {
         name: String,
     },
 
+    /// Open a disk again that is lost, as it is now: an image of a Ceph cluster whose lock somebody else has taken.
+    ///
+    /// Its guest goes on with what it knows of the disk. Where somebody else has written meanwhile its file systems break: have it
+    /// started anew then, and see to it that nobody else writes.
+    Reopen {
+        /// Name of the disk.
+        name: String,
+    },
+
     /// Close a disk that no export uses.
     Remove {
         /// Name of the disk.
@@ -161,6 +170,8 @@ fn used_by(disk: &Disk) -> String {
 pub(super) fn access(storage: &StorageInfo) -> &'static str {
     match storage.held {
         Some(false) => "not held",
+        _ if storage.link.as_ref().is_some_and(|link| link.state == LinkState::Opening) => "opening",
+        _ if storage.link.as_ref().is_some_and(|link| link.state == LinkState::Lost) => "lost",
         _ if storage.read_only => "read-only",
         _ => "writable",
     }

@@ -5,8 +5,9 @@ use super::{limit, p9, units, volume};
 use crate::model::config::ExportKind;
 use crate::model::{ByteSize, CachePolicy, DaxWhen};
 use crate::model::{
-    DirectoryInfo, Execution, Export, FileSystem, Info, LatencySummary, MigrationMode, MigrationOnError, Owner,
-    Protocol, RingInfo, RingState, SandboxInfo, SeccompState, SessionState, StorageInfo, Worker, WorkerState,
+    DirectoryInfo, Execution, Export, FileSystem, Info, LatencySummary, LinkInfo, LinkState, MigrationMode,
+    MigrationOnError, Owner, Protocol, RingInfo, RingState, SandboxInfo, SeccompState, SessionState, StorageInfo,
+    Worker, WorkerState,
 };
 use std::fmt::Write as _;
 
@@ -211,6 +212,18 @@ pub(super) fn flag(on: bool, name: &str) -> String {
     if on { format!(", {name}") } else { String::new() }
 }
 
+/// What is said of storage on other machines that is not open.
+fn link(link: &LinkInfo) -> String {
+    let state = match link.state {
+        LinkState::Open => return String::new(),
+        LinkState::Opening => "being opened again, requests wait",
+        LinkState::Lost => "lost, requests fail",
+    };
+    let since = link.for_ms.map(|ms| format!(" for {} s", ms / 1000)).unwrap_or_default();
+    let reason = link.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    format!(", {state}{since}{reason}")
+}
+
 /// What a table of facts says of the storage behind a disk.
 pub(super) fn storage_facts(storage: &StorageInfo) -> [(&'static str, String); 4] {
     let (direct, read_only) = (flag(storage.direct, "direct"), flag(storage.read_only, "read-only"));
@@ -219,8 +232,9 @@ pub(super) fn storage_facts(storage: &StorageInfo) -> [(&'static str, String); 4
         Some(false) => ", not held",
         None => "",
     };
+    let link = storage.link.as_ref().map(link).unwrap_or_default();
     [
-        ("storage", format!("{} {}{direct}{read_only}{held}", storage.kind, storage.target)),
+        ("storage", format!("{} {}{direct}{read_only}{held}{link}", storage.kind, storage.target)),
         ("capacity", format!("{} ({} bytes)", size(storage.capacity_bytes), storage.capacity_bytes)),
         ("block size", format!("{} bytes", storage.block_size_bytes)),
         ("execution", execution(storage.execution, storage.execution_chosen)),

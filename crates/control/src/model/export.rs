@@ -86,9 +86,37 @@ pub struct StorageInfo {
     /// Of a migratable image: whether this daemon has it now, or another one may. Absent for any other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<bool>,
+    /// Of storage on other machines that is open: how things stand with it. Absent for any other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<LinkInfo>,
     /// Its intent log; absent for storage without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<VolumeInfo>,
+}
+
+/// How things stand with storage on other machines.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LinkInfo {
+    /// What becomes of requests.
+    pub state: LinkState,
+    /// For how long it has been so, in milliseconds; absent while it is open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_ms: Option<u64>,
+    /// Why it is not open, as far as that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// What becomes of the requests of storage on other machines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LinkState {
+    /// They are handed over.
+    Open,
+    /// It is being opened again, and they wait.
+    Opening,
+    /// It is not opened again by itself, and they fail.
+    Lost,
 }
 
 /// What a directory serves, and what the guest holds of it.

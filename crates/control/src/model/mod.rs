@@ -28,8 +28,8 @@ pub use bitmap::{Bitmap, NewBitmap};
 pub use config::NewExport;
 pub use directory::{Dax, Directory};
 pub use export::{
-    DaxInfo, DirectoryInfo, Export, Frontend, Info, Remove, Resize, RingFigures, RingInfo, RingState, SessionFigures,
-    SessionState, Settings, StorageInfo,
+    DaxInfo, DirectoryInfo, Export, Frontend, Info, LinkInfo, LinkState, Remove, Resize, RingFigures, RingInfo,
+    RingState, SessionFigures, SessionState, Settings, StorageInfo,
 };
 pub use job::{
     CopyDisk, CopyFormat, Job, JobDisk, JobKind, JobSettings, JobState, NewBackup, NewCommit, NewJob, NewMirror,

@@ -22,6 +22,7 @@ pub(super) fn described() -> OpenApiRouter<Arc<dyn Daemon>> {
         .routes(routes!(disk_get, disk_remove))
         .routes(routes!(disk_resize))
         .routes(routes!(disk_break_reservations))
+        .routes(routes!(disk_reopen))
         .routes(routes!(disk_bitmap_list, disk_bitmap_add))
         .routes(routes!(disk_bitmap_remove))
 }
@@ -77,6 +78,17 @@ async fn disk_remove(State(daemon): Shared, At(name): At<String>) -> Result<Stat
 async fn disk_break_reservations(State(daemon): Shared, At(name): At<String>) -> Result<StatusCode, Refusal> {
     ask(daemon, move |daemon| daemon.disk_break_reservations(&name)).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Open a disk again that is lost (`link` of its storage), as it is now. Guests go on with what they know of it, so that nobody else may have
+/// written it meanwhile. Answers when that has begun; `link` says what comes of it.
+#[utoipa::path(post, path = "/v1/disks/{name}/reopen", tag = "disks", params(("name" = String, Path, description = "Name of the disk")), responses(
+    (status = 200, description = "The disk, which is being opened", body = Disk),
+    (status = 404, description = "There is no such disk (`no-such-disk`)", body = ErrorBody),
+    (status = 409, description = "It is open, or not on other machines (`unsupported`)", body = ErrorBody),
+))]
+async fn disk_reopen(State(daemon): Shared, At(name): At<String>) -> Answer<Disk> {
+    ask(daemon, move |daemon| daemon.disk_reopen(&name)).await.map(Json)
 }
 
 /// Resize a disk and announce it to the guests of all exports that use it.

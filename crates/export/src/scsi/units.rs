@@ -57,6 +57,8 @@ pub struct UnitStatus {
     pub description: Description,
     /// Of one that changes hands: whether it is this process's now.
     pub held: Option<bool>,
+    /// Of one on other machines: how things stand with it.
+    pub link: Option<storage::Link>,
     /// Who has reserved it, if anybody has.
     pub reservation: Option<ReservationStatus>,
     /// Its intent log, if it has one.
@@ -182,6 +184,7 @@ impl Unit {
             block_size_bytes: facts.block_bytes(),
             description: storage.describe(),
             held: storage.custody().map(storage::Custody::is_held),
+            link: storage.remote().and_then(storage::Remote::link),
             reservation,
             volume: storage.volume().map(|volume| Box::new(volume.status())),
         }

@@ -9,6 +9,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::{self, MaybeUninit};
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Most settings that an image has; librbd tells if there are more.
 const SETTINGS: usize = 256;
@@ -60,6 +61,8 @@ type Told = Box<dyn Fn() + Send + Sync>;
 
 /// An open image with its pool. All calls but those of `submit` wait for the cluster. Dropped, it is closed, and waits for requests.
 pub(crate) struct Image {
+    /// Which no other one of this process ever has.
+    pub(crate) number: u64,
     pub(super) library: &'static Library,
     pub(super) raw: RawImage,
     watch: Option<Watch>,
@@ -83,16 +86,25 @@ impl Image {
         let (name, mut raw) = (text(name)?, ptr::null_mut());
         // SAFETY: the pool is open, the rest lives for the call; without a snapshot it is the image as it is now.
         answer(unsafe { open(pool.raw, name.as_ptr(), &raw mut raw, ptr::null()) })?;
-        Ok(Image { library, raw, watch: None, pool: pool.clone() })
+        Ok(Image { number: next_number(), library, raw, watch: None, pool: pool.clone() })
     }
 
-    /// Opens the image with this id as it is now, whatever it is called, without a watch.
-    pub(crate) fn open_again(&self, id: &str) -> Result<Image, Errno> {
+    /// Opens the image of the pool with this id, whatever it is called.
+    pub(crate) fn open_by_id(pool: &Arc<Pool>, id: &str, opening: Opening) -> Result<Image, Errno> {
+        let library = pool.cluster.library;
+        let open = match opening {
+            Opening::Watched => library.rbd_open_by_id,
+            Opening::Unwatched => library.rbd_open_by_id_read_only,
+        };
         let (id, mut raw) = (text(id)?, ptr::null_mut());
-        let open = self.library.rbd_open_by_id_read_only;
         // SAFETY: as above.
-        answer(unsafe { open(self.pool.raw, id.as_ptr(), &raw mut raw, ptr::null()) })?;
-        Ok(Image { library: self.library, raw, watch: None, pool: self.pool.clone() })
+        answer(unsafe { open(pool.raw, id.as_ptr(), &raw mut raw, ptr::null()) })?;
+        Ok(Image { number: next_number(), library, raw, watch: None, pool: pool.clone() })
+    }
+
+    /// Opens the same pool's image with this id once more, as it is now, without a watch.
+    pub(crate) fn open_again(&self, id: &str) -> Result<Image, Errno> {
+        Image::open_by_id(&self.pool, id, Opening::Unwatched)
     }
 
     /// The address by which the cluster knows whoever has it open here.
@@ -316,6 +328,11 @@ impl Image {
             drop(unsafe { Box::from_raw(told) });
         }
     }
+}
+
+fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 unsafe extern "C" fn updated(told: *mut c_void) {

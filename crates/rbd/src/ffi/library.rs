@@ -130,6 +130,7 @@ functions! {
         rbd_namespace_exists(RawPool, *const c_char, *mut bool) -> c_int;
         rbd_open(RawPool, *const c_char, *mut RawImage, *const c_char) -> c_int;
         rbd_open_read_only(RawPool, *const c_char, *mut RawImage, *const c_char) -> c_int;
+        rbd_open_by_id(RawPool, *const c_char, *mut RawImage, *const c_char) -> c_int;
         rbd_open_by_id_read_only(RawPool, *const c_char, *mut RawImage, *const c_char) -> c_int;
         rbd_get_id(RawImage, *mut c_char, usize) -> c_int;
         rbd_close(RawImage) -> c_int;

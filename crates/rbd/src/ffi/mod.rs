@@ -13,7 +13,7 @@ mod library;
 mod submit;
 
 pub(crate) use cluster::{Cluster, Pool};
-pub(crate) use image::{Image, Opening};
+pub(crate) use image::{Image, Opening, Snapshot};
 pub(crate) use library::{Library, MissingLibrary};
 pub(crate) use submit::{Flight, Parked, Ready};
 
@@ -28,6 +28,12 @@ impl Errno {
     pub(crate) fn words(self) -> std::io::Error {
         std::io::Error::from_raw_os_error(self.0)
     }
+}
+
+/// Ends the process, and runs nobody's destructors.
+pub(crate) fn end_process(status: u8) -> ! {
+    // SAFETY: it returns to nobody.
+    unsafe { libc::_exit(i32::from(status)) }
 }
 
 /// What a call has returned.

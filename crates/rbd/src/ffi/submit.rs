@@ -18,6 +18,8 @@ struct Waiting {
     library: Option<&'static Library>,
     reply: Option<Reply>,
     permit: Option<Permit>,
+    /// The image that it was handed to last.
+    image: u64,
 }
 
 /// A request that waits for others to end.
@@ -41,8 +43,16 @@ unsafe impl Send for Flight {}
 
 impl Default for Flight {
     fn default() -> Flight {
-        let waiting = Box::leak(Box::new(Waiting { library: None, reply: None, permit: None }));
+        let waiting = Box::leak(Box::new(Waiting { library: None, reply: None, permit: None, image: 0 }));
         Flight { waiting: NonNull::from(waiting), flushing: false }
+    }
+}
+
+impl Flight {
+    /// Which image the request has gone to that has ended.
+    pub(crate) fn image(&self) -> u64 {
+        // SAFETY: nothing of the task is under way, so that nobody else uses it.
+        unsafe { self.waiting.as_ref().image }
     }
 }
 
@@ -78,7 +88,9 @@ impl Ready {
     pub(crate) fn submit(self, image: &Image, reply: Reply, permit: Permit) {
         let (library, waiting) = (image.library, self.waiting);
         // SAFETY: it is the task's, of which nothing is under way.
-        unsafe { *waiting = Waiting { library: Some(library), reply: Some(reply), permit: Some(permit) } };
+        unsafe {
+            *waiting = Waiting { library: Some(library), reply: Some(reply), permit: Some(permit), image: image.number }
+        };
         let mut completion = ptr::null_mut();
         // SAFETY: what waits stays in its place until it was told.
         let made = unsafe { (library.rbd_aio_create_completion)(waiting.cast(), ended, &raw mut completion) };

@@ -43,6 +43,7 @@ pub(crate) fn run(args: &Args, start_log: impl FnOnce() -> Result<(), Failure>) 
     let (state, version) =
         envelope::read(&memory, number).map_err(|error| Failure::Usage(format!("--state-fd: {error}")))?;
     if args.check {
+        check_again(&state).map_err(Failure::Usage)?;
         let understood = serde_json::to_string(&Understood::version(version));
         println!("{}", understood.map_err(|error| Failure::Runtime(error.to_string()))?);
         return Ok(ExitCode::SUCCESS);
@@ -53,6 +54,19 @@ pub(crate) fn run(args: &Args, start_log: impl FnOnce() -> Result<(), Failure>) 
     let _ = end_signals().thread_unblock();
     start_log()?;
     go_on(state, signals)
+}
+
+/// Whether storages are understood that are to be opened again.
+fn check_again(state: &State) -> Result<(), String> {
+    let own =
+        state.exports.iter().map(|it| (it.description.storage.as_ref(), it.storage.as_ref(), &it.description.name));
+    let apart = state.disks.iter().map(|it| (Some(&it.description.storage), Some(&it.storage), &it.description.name));
+    for (described, kept, name) in own.chain(apart) {
+        if let (Some(described), Some(again)) = (described, kept.and_then(|kept| kept.again.as_ref())) {
+            described.check_again(again).map_err(|error| format!("disk {name}: {error}"))?;
+        }
+    }
+    Ok(())
 }
 
 fn go_on(mut state: State, signals: signal_hook::iterator::Signals) -> Result<ExitCode, Failure> {

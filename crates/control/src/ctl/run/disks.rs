@@ -30,6 +30,10 @@ impl Session<'_> {
                 let target = format!("{}/reservations", target(name));
                 self.order(Method::DELETE, &target, &format!("nobody has reserved disk {name} any more"))
             }
+            DiskCommand::Reopen { name } => {
+                let target = format!("{}/reopen", target(name));
+                self.send(Method::POST, &target, &(), one)
+            }
             DiskCommand::Remove { name } => self.order(Method::DELETE, &target(name), &format!("removed disk {name}")),
         }
     }

@@ -70,6 +70,7 @@ pub(super) fn storage_info(block_size_bytes: u32, storage: &StorageSpec) -> Resu
         execution: Execution::Auto,
         execution_chosen: if storage.kind() == "file" { Execution::Uring } else { Execution::Inline },
         held: storage.migratable().map(|_| false),
+        link: None,
         volume: match (storage, storage.intent_log()) {
             (StorageSpec::Volume(volume), _) => Some(volume_info(volume)),
             (_, Some(log)) => {

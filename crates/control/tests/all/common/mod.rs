@@ -22,10 +22,10 @@ use control::model::policy::{PlacementPolicy, Policy, PolicyRecord, PolicySettin
 use control::model::trace::{NewTrace, Trace, TraceNews};
 use control::model::{
     Attach, Bitmap, Disk, Export, Favour, FileSystem, Frontend, Group, GroupSettings, Info, Job, JobSettings, JobState,
-    LATENCY_BOUNDS_US, LandlockInfo, Limits, Lun, NewBitmap, NewDisk, NewExport, NewGroup, NewJob, NewSnapshot,
-    NewUnit, NewUpgrade, NewWorker, Owner, PolicyMode, Protocol, Rates, Resize, RingFigures, RingInfo, RingRef,
-    RingState, SandboxInfo, SeccompState, SessionFigures, SessionState, Settings, StorageInfo, Unit, UnitReservation,
-    Worker, WorkerFigures, WorkerState,
+    LATENCY_BOUNDS_US, LandlockInfo, Limits, LinkInfo, LinkState, Lun, NewBitmap, NewDisk, NewExport, NewGroup, NewJob,
+    NewSnapshot, NewUnit, NewUpgrade, NewWorker, Owner, PolicyMode, Protocol, Rates, Resize, RingFigures, RingInfo,
+    RingRef, RingState, SandboxInfo, SeccompState, SessionFigures, SessionState, Settings, StorageInfo, Unit,
+    UnitReservation, Worker, WorkerFigures, WorkerState,
 };
 use control::{ApiError, Asker, Daemon, Scope};
 use disk::{DiskError, Role, Sharing, StorageSpec, User, listed, may_use};
@@ -396,6 +396,13 @@ impl Daemon for Fake {
 
     fn disk_break_reservations(&self, name: &str) -> Result<(), ApiError> {
         self.disk(name).map(drop)
+    }
+
+    fn disk_reopen(&self, name: &str) -> Result<Disk, ApiError> {
+        let mut disk = self.disk(name)?;
+        disk.storage.link =
+            Some(LinkInfo { state: LinkState::Opening, for_ms: Some(12), reason: Some("it was lost".into()) });
+        Ok(disk)
     }
 
     fn disk_remove(&self, name: &str) -> Result<(), ApiError> {
