@@ -83,8 +83,8 @@ enum Has {
 
 /// Looks at what `spec` describes, before the process gives up its rights and again when it has: it is opened by its path then.
 pub(crate) fn open(spec: &StorageSpec) -> Result<Opened, OpenError> {
-    look_of(spec)?.look_before()?;
     check_access(spec)?;
+    look_of(spec)?.look_before()?;
     let spec = spec.clone();
     Ok(Opened::new(spec.clone(), move || {
         let has = seen(&spec)?;

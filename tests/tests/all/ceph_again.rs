@@ -326,18 +326,21 @@ fn what_is_lost_is_opened_again_when_somebody_says_so() -> Result<()> {
     let daemon = place.serve("")?;
     let (frontend, mut ring) = place.connect()?;
     ensure!(write(&mut ring, 1, 1) == OK);
-    let reopen = || -> Result<String> {
+    let ctl = |word: &str| -> Result<String> {
         let mut ctl = Command::new(vringd::program()?);
-        ctl.arg("ctl").arg("--control").arg(daemon.path().join("control.sock")).args(["disk", "reopen", "disk"]);
+        ctl.arg("ctl").arg("--control").arg(daemon.path().join("control.sock")).args(["disk", word, "disk"]);
         let output = ctl.output()?;
         Ok(format!("{}{}", String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?))
     };
+    let reopen = || ctl("reopen");
     let refusal = reopen()?;
     ensure!(refusal.contains("it is open") && refusal.lines().count() == 1, "{refusal}");
     place.take_lock_away()?;
     eventually("a refusal", || Ok(write(&mut ring, 1, 2) != OK))?;
     let lost = link(&daemon)?;
     ensure!(lost.state == LinkState::Lost && lost.reason.as_deref() == Some("its lock was taken away"), "{lost:?}");
+    let shown = ctl("show")?;
+    ensure!(shown.contains("lost, requests fail for ") && shown.contains(" s: its lock was taken away"), "{shown}");
     // Whoever has it may write it.
     let other = RbdStorage::open(&place.options("rbd/disk")?)?;
     reopen()?;
