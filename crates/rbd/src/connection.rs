@@ -282,6 +282,9 @@ impl Connection {
     pub(crate) fn open_again(self: &Arc<Self>) -> io::Result<()> {
         let mut state = self.change();
         let (was, why) = match &*state {
+            State::Open(opened) if opened.live.is_gone() => {
+                return Err(io::Error::other("it was removed: remove its export and its disk, and add another one"));
+            }
             State::Open(_) => return Err(io::Error::other("it is open")),
             State::Opening { .. } => return Ok(()),
             State::Lost { was, why, .. } => (Was::clone(was), why.clone()),
