@@ -18,8 +18,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use storage::kit::{check_makes_files, check_writable, forget_cached, wait_for};
 use storage::{
-    Access, Action, Custody, Description, Execution, Handed, Link, Look, OPENING_UNKNOWN, OpenError, Opened, Operation,
-    Remote, Step, Storage, StorageError, Task, VolumeControl, VolumeStatus,
+    Access, Action, Custody, Description, Execution, Handed, Link, LinkState, Look, OPENING_UNKNOWN, OpenError, Opened,
+    Operation, Remote, Step, Storage, StorageError, Task, VolumeControl, VolumeStatus,
 };
 use values::SyncMode;
 
@@ -278,6 +278,11 @@ impl Custody for Migratable {
         let closed_by = || by.max(Instant::now() + CLOSED_SOON);
         let mut closing = self.changing();
         let Some(open) = self.held() else { return self.closed(&mut closing, closed_by()) };
+        let link = open.remote().and_then(Remote::link).map(|link| link.state);
+        if link == Some(LinkState::Opening) {
+            // For as long as a cluster is away.
+            return Err(unclosed(io::ErrorKind::TimedOut, "it is being opened again"));
+        }
         if let Some(errno) = self.state().failed {
             return Err(StorageError::errno(Action::Flush, errno));
         }
@@ -296,6 +301,10 @@ impl Custody for Migratable {
         }
         match open.volume() {
             Some(volume) => write_back(volume)?,
+            // Nothing of it can be brought anywhere, and what was answered is there.
+            None if link == Some(LinkState::Lost) => {}
+            // There no error is told once only.
+            None if link.is_some() => flush(&*open)??,
             None => flush(&*open)?.inspect_err(|error| self.state().failed = Some(error.raw_errno()))?,
         }
         let (about, capacity_bytes, opening) =
@@ -370,11 +379,11 @@ impl Remote for Migratable {
         open.remote().map_or_else(|| Err(refused("it is on this machine, and never lost")), Remote::open_again)
     }
 
-    fn end_waiting(&self) {
+    fn end_waiting(&self, for_good: bool) {
         if let Some(open) = self.held()
             && let Some(remote) = open.remote()
         {
-            remote.end_waiting();
+            remote.end_waiting(for_good);
         }
     }
 }

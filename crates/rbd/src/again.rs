@@ -146,9 +146,20 @@ fn lose(connection: &Connection, why: &str) {
     connection.lose(why);
 }
 
-/// Waits until no worker is about to hand it a request any more: whoever has it last closes it, which waits for the cluster.
+/// Has a thread close what was replaced, which waits for the cluster.
+pub(crate) fn close_elsewhere(opened: Arc<Opened>) {
+    let close = move || {
+        let _busy = Busy::new();
+        wait_until_last(&opened);
+    };
+    if let Err(error) = Builder::new().name("rbd-open".to_owned()).spawn(close) {
+        tracing::warn!(%error, "there can be no thread to close an image that is lost");
+    }
+}
+
+/// Waits until no worker is about to hand it a request any more, and all that it has been handed have ended: whoever has it last closes it.
 fn wait_until_last(opened: &Arc<Opened>) {
-    while Arc::strong_count(opened) > 1 {
+    while Arc::strong_count(opened) > 1 || opened.live.image.is_used() {
         sleep(LOOK_AGAIN_AFTER);
     }
 }

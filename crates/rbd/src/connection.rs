@@ -3,18 +3,19 @@
 //! A client that the cluster has come to refuse (a blocklist), and a program that has come behind another one, have the image opened again by a
 //! thread ([`again`](crate::again)). A request waits in a line until that has ended, in the one or the other way.
 
-use crate::again::Again;
+use crate::again::{self, Again};
 use crate::budget::{Budget, Permit};
 use crate::error::RbdError;
-use crate::ffi::Parked;
+use crate::ffi::{Image, Parked};
 use crate::guard;
 use crate::live::{Live, Look};
 use crate::open::OpenImage;
+use crate::openings::OPENINGS;
 use crate::options::RbdOptions;
 use crate::spec::Spec;
 use crate::was::Was;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::thread::{JoinHandle, current};
@@ -82,6 +83,8 @@ pub(crate) struct Connection {
     /// Who opens it, or has opened it last.
     opener: Mutex<Option<JoinHandle<()>>>,
     is_ending: AtomicBool,
+    /// Images up to this number were lost: what ends of them is done again on no later one, which may be another's work.
+    lost_up_to: AtomicU64,
     budget: Arc<Budget<Parked>>,
     options: RbdOptions,
     /// What guests are told of it.
@@ -95,6 +98,7 @@ impl Connection {
             state: RwLock::new(State::Open(followed(this.clone(), opened))),
             opener: Mutex::default(),
             is_ending: AtomicBool::new(false),
+            lost_up_to: AtomicU64::new(0),
             budget: budget(this, jobs),
             options: options.clone(),
             about,
@@ -112,6 +116,7 @@ impl Connection {
             state,
             opener: Mutex::default(),
             is_ending,
+            lost_up_to: AtomicU64::new(0),
             budget: budget(this, jobs),
             options,
             about,
@@ -190,12 +195,20 @@ impl Connection {
         let mut state = self.change();
         let opened = match &*state {
             State::Open(opened) if opened.live.image.number == number => opened.clone(),
+            _ if number <= self.lost_up_to.load(Ordering::Acquire) => return false,
             // It was opened again since.
             State::Open(_) | State::Opening { .. } => return true,
             State::Lost { .. } => return false,
         };
         if opened.cached {
-            // What it had acknowledged is lost, and guests have to hear of that.
+            // Guests have to hear of that.
+            let reason = format!("{why}, and what librbd had in its cache is gone");
+            tracing::error!(image = %self.options.spec(), reason, "an image is lost to its guest, whose requests fail");
+            self.lost_up_to.store(Image::newest_number(), Ordering::Release);
+            let was = Box::new(opened.live.was(self.about.clone()));
+            *state = State::Lost { since: Instant::now(), why: reason, was };
+            drop(state);
+            again::close_elsewhere(opened);
             return false;
         }
         let was = opened.live.was(self.about.clone());
@@ -236,6 +249,7 @@ impl Connection {
     pub(crate) fn lose(&self, why: &str) {
         let mut state = self.change();
         let State::Opening { was, .. } = &*state else { return };
+        self.lost_up_to.store(Image::newest_number(), Ordering::Release);
         let lost = State::Lost { since: Instant::now(), why: why.to_owned(), was: was.clone() };
         let before = std::mem::replace(&mut *state, lost);
         drop(state);
@@ -243,9 +257,11 @@ impl Connection {
         drop(before);
     }
 
-    /// Nobody waits for it to be opened any more: requests that do fail, and so do all that come meanwhile.
-    pub(crate) fn end_waiting(&self) {
-        self.is_ending.store(true, Ordering::Release);
+    /// Requests that wait for it to be opened fail; `for_good`, so do all that come meanwhile.
+    pub(crate) fn end_waiting(&self, for_good: bool) {
+        if for_good {
+            self.is_ending.store(true, Ordering::Release);
+        }
         if let State::Opening { line, .. } = &*self.state() {
             let line = std::mem::take(&mut *line.lock().unwrap_or_else(PoisonError::into_inner));
             // Their replies say so as they go.
@@ -299,7 +315,14 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         let opener = self.opener.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        let is_open = matches!(self.state.get_mut().unwrap_or_else(PoisonError::into_inner), State::Open(_));
+        let is_open = match self.state.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            State::Open(_) => true,
+            State::Opening { .. } => {
+                OPENINGS.leave(&self.options.spec());
+                false
+            }
+            State::Lost { .. } => false,
+        };
         if let Some(opener) = opener.filter(|opener| is_open && opener.thread().id() != current().id()) {
             let _ = opener.join();
         }

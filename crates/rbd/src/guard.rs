@@ -64,20 +64,27 @@ pub(crate) fn take_over(image: &Image, spec: &Spec, user: &str, before: &str) ->
     // For a moment it is anybody's: one who waits for it by then, has it, writes and gives it up is not seen.
     let mut taken = image.lock();
     for _ in 1..TRIES {
-        // Any other error may mean that somebody has it.
-        if taken != Err(Errno(libc::ETIMEDOUT)) {
+        // Any other error may mean that somebody has it, and would give it up when asked once more.
+        if taken != Err(Errno(libc::ETIMEDOUT)) || image.owner() != Ok(None) {
             break;
         }
         taken = image.lock();
     }
     taken.map_err(|errno| lost(format!("its lock could not be taken again: {}", errno.words())))?;
     let address = match image.owner() {
-        Ok(Some(owner)) => owner,
-        Ok(None) => return Err(lost("its lock was taken away".to_owned())),
+        Ok(Some(owner)) if is_ours(image, &owner) => owner,
+        Ok(_) => return Err(lost("its lock was taken away".to_owned())),
         // It is known here, too.
         Err(_) => image.client().map_err(RbdError::failed(spec, "find its address"))?,
     };
     Ok(Held::by(&address))
+}
+
+/// Whether this is the address of the client that has the image open here: the number behind the address is its own (`entity_addr_t`, nonce), however
+/// the rest is written.
+fn is_ours(image: &Image, owner: &str) -> bool {
+    let number = |address: &str| address.rsplit('/').next().map(str::to_owned);
+    image.client().is_ok_and(|client| number(&client) == number(owner))
 }
 
 fn not_broken(spec: &Spec, user: &str, errno: Errno) -> RbdError {
@@ -138,7 +145,7 @@ fn step_aside(image: &Image, spec: &Spec, user: &str, owner: String) -> Result<(
 
 /// The lock is this client's by now.
 fn taken(image: &Image, spec: &Spec) -> Result<Held, RbdError> {
-    let Some(address) = owner(image, spec)? else {
+    let Some(address) = owner(image, spec)?.filter(|owner| is_ours(image, owner)) else {
         let (spec, what) = (spec.to_string(), "keep its lock, which somebody has broken");
         return Err(RbdError::Failed { spec, what, source: Errno(libc::ESHUTDOWN).words() });
     };

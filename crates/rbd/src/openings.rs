@@ -68,6 +68,13 @@ impl Openings {
         }
     }
 
+    /// No guests wait for the image any more.
+    pub(crate) fn leave(&self, spec: &Spec) {
+        let mut under_way = self.lock();
+        let theirs = |opening: &&mut UnderWay| opening.waits == Waits::Guests && opening.place.spec == *spec;
+        under_way.iter_mut().filter(theirs).for_each(|opening| opening.waits = Waits::Nobody);
+    }
+
     /// How many make a connection for which there was none before, now or in a moment.
     pub(crate) fn connecting(&self) -> usize {
         self.lock().iter().filter(|opening| opening.waits == Waits::Asker).count()

@@ -204,10 +204,14 @@ impl Storage for RbdStorage {
     fn resume(&self, task: &mut Task, completion: Completion, io: &mut Io<'_>) -> Step {
         let (operation, action) = (task.operation, task.operation.action());
         let opened = self.connection.opened();
-        if opened.as_ref().is_some_and(|it| it.live.is_gone() || it.live.is_loss(action, completion.result)) {
+        let flight = task.state.of::<Flight>();
+        let is_its_own = |opened: &Opened| opened.live.image.number == flight.image();
+        let is_gone = |opened: &Opened| {
+            opened.live.is_gone() || is_its_own(opened) && opened.live.is_loss(action, completion.result)
+        };
+        if opened.as_deref().is_some_and(is_gone) {
             return Step::Done(Err(StorageError::errno(action, libc::EIO)));
         }
-        let flight = task.state.of::<Flight>();
         let Ok(bytes) = u64::try_from(completion.result) else {
             let errno = completion.result.saturating_neg();
             // It has changed nothing then, and is done again.
@@ -221,8 +225,9 @@ impl Storage for RbdStorage {
             flight.flushing = true;
             return self.hand_on(task, Operation::Flush, completion.token, io);
         }
-        // Somebody has made the image smaller meanwhile: librbd reads nothing behind its end.
-        if action == Action::Read && bytes < task.bytes() {
+        // Somebody has made the image smaller meanwhile: librbd reads and writes nothing behind its end.
+        let is_outside = task.check(self.capacity_bytes(), self.connection.about().read_only).is_err();
+        if action == Action::Read && bytes < task.bytes() || is_outside {
             return Step::Done(Err(self.failed(action, libc::EIO)));
         }
         Step::Done(Ok(()))
@@ -287,8 +292,8 @@ impl Remote for RbdStorage {
         self.connection.open_again().map_err(failed)
     }
 
-    fn end_waiting(&self) {
-        self.connection.end_waiting();
+    fn end_waiting(&self, for_good: bool) {
+        self.connection.end_waiting(for_good);
     }
 }
 

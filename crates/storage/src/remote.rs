@@ -37,6 +37,6 @@ pub trait Remote: Send + Sync {
     /// It is open, or there can be no thread.
     fn open_again(&self) -> Result<(), StorageError>;
 
-    /// Its last user ends: requests that wait for it to be opened fail, and so do all that come meanwhile.
-    fn end_waiting(&self);
+    /// Its last user ends: requests that wait for it to be opened fail; `for_good`, so do all that come while it is not open.
+    fn end_waiting(&self, for_good: bool);
 }

@@ -282,7 +282,7 @@ impl Daemon {
         for (disk, _) in self.disks.all() {
             // Otherwise requests may wait for ever for a cluster.
             if let Some(remote) = disk.storage().remote() {
-                remote.end_waiting();
+                remote.end_waiting(true);
             }
         }
         let exports = std::mem::take(&mut *self.exports.write().unwrap_or_else(PoisonError::into_inner));
@@ -335,12 +335,14 @@ impl control::Daemon for Daemon {
         let own = self.disk_of(name).filter(|disk| disk.owner().is_some());
         if let Some(disk) = &own {
             self.jobs.check_copied(disk.name())?;
-            // Otherwise its requests may wait for ever for a cluster.
-            if let Some(remote) = disk.storage().remote() {
-                remote.end_waiting();
-            }
         }
-        export.end_soon().map_err(|error| convert::export_error(error, name))?;
+        self.end_waiting(name);
+        // A request may have come to wait before rings were stopped.
+        let ended = export.end_soon().or_else(|_| {
+            self.end_waiting(name);
+            export.end_soon()
+        });
+        ended.map_err(|error| convert::export_error(error, name))?;
         // Closed by its end, it would hold up all who change something, for as long as it takes.
         if own.as_deref().is_some_and(is_late) {
             return Err(convert::export_error(export.undrained(), name));

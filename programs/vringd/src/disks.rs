@@ -153,6 +153,16 @@ impl Daemon {
         Ok(())
     }
 
+    /// Has requests fail that wait for a cluster, of the disks that this export alone uses: it could not end otherwise, for as long as that is away.
+    pub(crate) fn end_waiting(&self, export: &str) {
+        let is_its_own = |users: &[User]| !users.is_empty() && users.iter().all(|User::Export(user)| user == export);
+        for (disk, _) in self.disks.all().iter().filter(|(_, users)| is_its_own(users)) {
+            if let Some(remote) = disk.storage().remote() {
+                remote.end_waiting(false);
+            }
+        }
+    }
+
     /// Opens a disk again that is lost.
     pub(crate) fn reopen_disk(&self, name: &str) -> Result<api::Disk, ApiError> {
         let _open = self.upgrade.gate();

@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::{self, MaybeUninit};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Most settings that an image has; librbd tells if there are more.
 const SETTINGS: usize = 256;
@@ -63,6 +63,8 @@ type Told = Box<dyn Fn() + Send + Sync>;
 pub(crate) struct Image {
     /// Which no other one of this process ever has.
     pub(crate) number: u64,
+    /// Requests that it has been handed, and that have not ended.
+    pub(super) in_flight: Arc<AtomicUsize>,
     pub(super) library: &'static Library,
     pub(super) raw: RawImage,
     watch: Option<Watch>,
@@ -86,7 +88,23 @@ impl Image {
         let (name, mut raw) = (text(name)?, ptr::null_mut());
         // SAFETY: the pool is open, the rest lives for the call; without a snapshot it is the image as it is now.
         answer(unsafe { open(pool.raw, name.as_ptr(), &raw mut raw, ptr::null()) })?;
-        Ok(Image { number: next_number(), library, raw, watch: None, pool: pool.clone() })
+        Ok(Image::of(pool, raw))
+    }
+
+    fn of(pool: &Arc<Pool>, raw: RawImage) -> Image {
+        let library = pool.cluster.library;
+        let number = NEXT_NUMBER.fetch_add(1, Ordering::AcqRel);
+        Image { number, in_flight: Arc::default(), library, raw, watch: None, pool: pool.clone() }
+    }
+
+    /// The number of the image that was opened last.
+    pub(crate) fn newest_number() -> u64 {
+        NEXT_NUMBER.load(Ordering::Acquire).saturating_sub(1)
+    }
+
+    /// Whether requests are under way.
+    pub(crate) fn is_used(&self) -> bool {
+        self.in_flight.load(Ordering::Acquire) > 0
     }
 
     /// Opens the image of the pool with this id, whatever it is called.
@@ -99,7 +117,7 @@ impl Image {
         let (id, mut raw) = (text(id)?, ptr::null_mut());
         // SAFETY: as above.
         answer(unsafe { open(pool.raw, id.as_ptr(), &raw mut raw, ptr::null()) })?;
-        Ok(Image { number: next_number(), library, raw, watch: None, pool: pool.clone() })
+        Ok(Image::of(pool, raw))
     }
 
     /// Opens the same pool's image with this id once more, as it is now, without a watch.
@@ -330,10 +348,7 @@ impl Image {
     }
 }
 
-fn next_number() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
-}
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 
 unsafe extern "C" fn updated(told: *mut c_void) {
     // SAFETY: it was made by `watch`, and is there until the watch has ended.

@@ -11,6 +11,8 @@ use engine::Reply;
 use libc::iovec;
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use storage::{Operation, Progress, Task};
 
 /// Where the reply of a task waits for its end. Apart from the task's state, so that nobody who looks at that looks at this.
@@ -20,6 +22,23 @@ struct Waiting {
     permit: Option<Permit>,
     /// The image that it was handed to last.
     image: u64,
+    flying: Option<InFlight>,
+}
+
+/// A request that an image has.
+struct InFlight(Arc<AtomicUsize>);
+
+impl InFlight {
+    fn on(image: &Image) -> InFlight {
+        image.in_flight.fetch_add(1, Ordering::AcqRel);
+        InFlight(image.in_flight.clone())
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// A request that waits for others to end.
@@ -43,7 +62,7 @@ unsafe impl Send for Flight {}
 
 impl Default for Flight {
     fn default() -> Flight {
-        let waiting = Box::leak(Box::new(Waiting { library: None, reply: None, permit: None, image: 0 }));
+        let waiting = Box::leak(Box::new(Waiting { library: None, reply: None, permit: None, image: 0, flying: None }));
         Flight { waiting: NonNull::from(waiting), flushing: false }
     }
 }
@@ -87,10 +106,9 @@ impl Ready {
     /// written.
     pub(crate) fn submit(self, image: &Image, reply: Reply, permit: Permit) {
         let (library, waiting) = (image.library, self.waiting);
+        let (reply, permit, flying) = (Some(reply), Some(permit), Some(InFlight::on(image)));
         // SAFETY: it is the task's, of which nothing is under way.
-        unsafe {
-            *waiting = Waiting { library: Some(library), reply: Some(reply), permit: Some(permit), image: image.number }
-        };
+        unsafe { *waiting = Waiting { library: Some(library), reply, permit, image: image.number, flying } };
         let mut completion = ptr::null_mut();
         // SAFETY: what waits stays in its place until it was told.
         let made = unsafe { (library.rbd_aio_create_completion)(waiting.cast(), ended, &raw mut completion) };
@@ -106,8 +124,9 @@ impl Ready {
         });
         if let Err(Errno(errno)) = taken {
             // SAFETY: nobody else knows of it.
-            let (reply, permit) = unsafe { ((*waiting).reply.take(), (*waiting).permit.take()) };
-            drop(permit);
+            let (reply, permit, flying) =
+                unsafe { ((*waiting).reply.take(), (*waiting).permit.take(), (*waiting).flying.take()) };
+            drop((permit, flying));
             if let Some(reply) = reply {
                 reply.complete(-errno);
             }
@@ -144,6 +163,8 @@ unsafe extern "C" fn ended(completion: RawCompletion, waiting: *mut c_void) {
     // SAFETY: the task is under way, so that this is in its place and nobody else uses it. It is taken out before the task is told, which may
     // go on with another request at once.
     let (library, reply, permit) = unsafe { ((*waiting).library, (*waiting).reply.take(), (*waiting).permit.take()) };
+    // SAFETY: as above.
+    let flying = unsafe { (*waiting).flying.take() };
     let (Some(library), Some(reply)) = (library, reply) else { return };
     // SAFETY: the completion is the one that has ended; it is released once, here.
     let returned = unsafe {
@@ -154,4 +175,6 @@ unsafe extern "C" fn ended(completion: RawCompletion, waiting: *mut c_void) {
     // librbd has nothing of it any more. Before whoever has the image is told, who may let go of it.
     drop(permit);
     reply.complete(i32::try_from(returned).unwrap_or(i32::MAX));
+    // From here on the image may be closed by whoever has replaced it.
+    drop(flying);
 }
