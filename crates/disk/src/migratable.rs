@@ -5,14 +5,18 @@
 //! everything to stable storage and closes it, and the other one opens it as it is then. So there is nothing in memory that could be
 //! old, and no moment at which both write. A volume writes its log back first, so that the other one replays nothing.
 
+mod closing;
 mod taking;
 
+pub use closing::CLOSE_THREAD;
+
 use crate::StorageSpec;
+use closing::{End, close, closing_by, ended_well, unclosed, writing};
 use engine::{Completion, Io, Solo, Token};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -23,8 +27,6 @@ use storage::{
 };
 use values::SyncMode;
 
-/// The name of a thread that closes a disk; it is there for no longer.
-pub const CLOSE_THREAD: &str = "disk-close";
 /// How long the other side may take to give it up, while this side's frontend waits: it has stopped its rings before.
 const TAKE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long workers may take to let go of it.
@@ -63,16 +65,6 @@ impl State {
     fn is_unclosed(&self) -> bool {
         self.is_unclosed.load(Ordering::Acquire)
     }
-}
-
-/// What a thread says that closes a volume.
-type End = Receiver<Result<(), StorageError>>;
-
-/// The end of a close that went well.
-fn ended_well() -> End {
-    let (sender, end) = channel();
-    let _ = sender.send(Ok(()));
-    end
 }
 
 enum Has {
@@ -408,56 +400,6 @@ impl Drop for Migratable {
             );
         }
     }
-}
-
-fn writing(source: io::Error) -> StorageError {
-    StorageError::Io { action: Action::Write, source }
-}
-
-fn unclosed(kind: io::ErrorKind, why: &str) -> StorageError {
-    writing(io::Error::new(kind, why.to_owned()))
-}
-
-fn close(volume: Arc<dyn Storage>) -> Result<(), StorageError> {
-    let closed = volume.volume().map_or(Ok(()), VolumeControl::close);
-    // Its locks go with it.
-    drop(volume);
-    closed
-}
-
-/// Has a thread close a volume, which is left to that: what is written last is bounded by nothing else. The volume's locks are held until it
-/// has ended. Behind `by` nobody need wait, so that it says itself how that went.
-fn closing_by(
-    target: String,
-    by: Instant,
-    is_unclosed: Arc<AtomicBool>,
-    close: impl FnOnce() -> Result<(), StorageError> + Send + 'static,
-) -> Result<End, StorageError> {
-    let (sender, end) = channel();
-    let close = move || {
-        let closed = close().map_err(|error| {
-            unclosed(
-                io::ErrorKind::Other,
-                &format!(
-                    "it is not closed in order: {error}; that is tried again while no guest runs, and `vringd volume replay` closes it when \
-                     this daemon has ended"
-                ),
-            )
-        });
-        is_unclosed.store(closed.is_err(), Ordering::Release);
-        let is_late = Instant::now() >= by;
-        match &closed {
-            Err(error) if is_late => {
-                tracing::error!(path = target, %error, "the volume cannot be taken by another daemon");
-            }
-            Ok(()) if is_late => tracing::info!(path = target, "the volume is closed at last"),
-            _ => {}
-        }
-        // Nobody may wait for it any more.
-        let _ = sender.send(closed);
-    };
-    std::thread::Builder::new().name(CLOSE_THREAD.to_owned()).spawn(close).map_err(writing)?;
-    Ok(end)
 }
 
 /// The outer error is of a flush that nobody has begun.
