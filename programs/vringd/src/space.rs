@@ -40,24 +40,48 @@ pub(crate) fn start(daemon: &Arc<Daemon>) -> Result<Lookout, Failure> {
     Lookout::start("space", daemon, Space { asking, disks: BTreeMap::new() })
 }
 
-/// Questions that have no answer yet: whose space, and since when.
+/// Questions that have no answer yet.
 #[derive(Clone, Default)]
-pub(crate) struct Asking(Arc<Mutex<BTreeMap<u64, (String, Instant)>>>);
+pub(crate) struct Asking(Arc<Mutex<Questions>>);
+
+#[derive(Default)]
+struct Questions {
+    /// Whose space, and since when.
+    asked: BTreeMap<u64, (String, Instant)>,
+    /// Nobody is asked any more.
+    is_held: bool,
+}
+
+/// Nobody is asked until this is dropped.
+pub(crate) struct Silence(Asking);
+
+impl Drop for Silence {
+    fn drop(&mut self) {
+        self.0.lock().is_held = false;
+    }
+}
 
 impl Asking {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, (String, Instant)>> {
+    fn lock(&self) -> MutexGuard<'_, Questions> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks nobody any more, if all are answered within this time.
+    pub(crate) fn hold_within(&self, time: Duration) -> Option<Silence> {
+        self.lock().is_held = true;
+        let silence = Silence(self.clone());
+        self.ends_within(time).then_some(silence)
     }
 
     /// A disk whose file system has not answered for longer than this.
     pub(crate) fn lasts(&self, time: Duration) -> Option<String> {
-        self.lock().values().find(|(_, since)| since.elapsed() > time).map(|(disk, _)| disk.clone())
+        self.lock().asked.values().find(|(_, since)| since.elapsed() > time).map(|(disk, _)| disk.clone())
     }
 
     /// Whether all are answered within this time.
-    pub(crate) fn ends_within(&self, time: Duration) -> bool {
+    fn ends_within(&self, time: Duration) -> bool {
         let by = Instant::now() + time;
-        while !self.lock().is_empty() {
+        while !self.lock().asked.is_empty() {
             if Instant::now() >= by {
                 return false;
             }
@@ -66,11 +90,15 @@ impl Asking {
         true
     }
 
-    fn begin(&self, disk: &str) -> Question {
+    /// None while nobody is asked.
+    fn begin(&self, disk: &str) -> Option<Question> {
         let mut all = self.lock();
-        let number = all.last_key_value().map_or(0, |(last, _)| last + 1);
-        all.insert(number, (disk.to_owned(), Instant::now()));
-        Question { asking: self.clone(), number }
+        if all.is_held {
+            return None;
+        }
+        let number = all.asked.last_key_value().map_or(0, |(last, _)| last + 1);
+        all.asked.insert(number, (disk.to_owned(), Instant::now()));
+        Some(Question { asking: self.clone(), number })
     }
 }
 
@@ -82,7 +110,7 @@ struct Question {
 
 impl Drop for Question {
     fn drop(&mut self) {
-        self.asking.lock().remove(&self.number);
+        self.asking.lock().asked.remove(&self.number);
     }
 }
 
@@ -178,15 +206,21 @@ impl Watched {
         {
             return;
         }
-        let (answering, question) = (Answering(self.clone()), asking.begin(&self.name));
+        let (answering, asking) = (Answering(self.clone()), asking.clone());
+        // From here on: what is about to be asked is waited for, too.
+        let mut question = asking.begin(&self.name);
         self.jobs.go(move || {
-            let (_question, watched) = (question, &answering.0);
+            let watched = &answering.0;
             loop {
-                watched.look(&units);
+                // None where another program is about to go on, and asks by itself.
+                if question.is_some() {
+                    watched.look(&units);
+                }
                 if watched.state.compare_exchange(ASKING, NOTHING, Ordering::AcqRel, Ordering::Acquire).is_ok() {
                     return;
                 }
                 watched.state.store(ASKING, Ordering::Release);
+                question = asking.begin(&watched.name);
             }
         });
     }
@@ -271,7 +305,12 @@ mod tests {
         let other = asking.begin("e");
         drop(question);
         assert_eq!(asking.lasts(Duration::ZERO).as_deref(), Some("e"));
+        assert!(asking.hold_within(Duration::ZERO).is_none(), "it has no answer");
         drop(other);
         assert_eq!(asking.lasts(Duration::ZERO), None);
+        let silence = asking.hold_within(Duration::ZERO).unwrap();
+        assert!(asking.begin("f").is_none());
+        drop(silence);
+        assert!(asking.begin("f").is_some());
     }
 }

@@ -122,9 +122,8 @@ fn pause_and_become(
     }
     // A client may have come and gone last. No other one comes now.
     check_looks(exports, LOOK_IN_PAUSE)?;
-    if !daemon.asking.ends_within(LOOK_IN_PAUSE) {
-        return Err(failed("a file system is asked how much space it has left: try again".to_owned()));
-    }
+    let unanswered = || failed("a file system is asked how much space it has left: try again".to_owned());
+    let _silence = daemon.asking.hold_within(LOOK_IN_PAUSE).ok_or_else(unanswered)?;
     threads::check_known(LOOK_IN_PAUSE).map_err(failed)?;
     check_asker(asker)?;
     let error = become_program(program, mounts, &state, out);
