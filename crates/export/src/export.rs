@@ -289,18 +289,19 @@ impl Export {
         Ok(())
     }
 
-    /// As [`end`](Self::end), for somebody who must not wait for storage that does not answer.
+    /// As [`end`](Self::end), for somebody who must not wait for storage that does not answer. Does `meanwhile` again and again while rings end.
     ///
     /// # Errors
     /// A worker hangs: nothing has changed. [`ExportError::Undrained`]: requests are still under way after a second, or what it served is still
     /// being opened, flushed or closed after 45 seconds. The export has failed by that, serves nobody any more, and can be ended again when its storage has answered.
-    pub fn end_soon(&self) -> Result<(), ExportError> {
+    pub fn end_soon(&self, meanwhile: impl Fn()) -> Result<(), ExportError> {
         self.shared.rings.take_changes()?;
         self.shared.stop.signal();
         let deadline = Told::deadline(Instant::now());
         let patient = Instant::now() + CLOSE_PATIENCE;
         // A thread can be waited for, but not until a deadline.
         while !self.has_ended() {
+            meanwhile();
             let now = Instant::now();
             if now >= deadline && !(self.shared.device.changes_hands() && now < patient) {
                 return Err(self.undrained());

@@ -336,13 +336,7 @@ impl control::Daemon for Daemon {
         if let Some(disk) = &own {
             self.jobs.check_copied(disk.name())?;
         }
-        self.end_waiting(name);
-        // A request may have come to wait before rings were stopped.
-        let ended = export.end_soon().or_else(|_| {
-            self.end_waiting(name);
-            export.end_soon()
-        });
-        ended.map_err(|error| convert::export_error(error, name))?;
+        export.end_soon(|| self.end_waiting(name)).map_err(|error| convert::export_error(error, name))?;
         // Closed by its end, it would hold up all who change something, for as long as it takes.
         if own.as_deref().is_some_and(is_late) {
             return Err(convert::export_error(export.undrained(), name));
