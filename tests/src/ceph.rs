@@ -7,8 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use control::model::Export;
 use guest::ceph::{Cluster, Store};
+use http::Method;
 use rbd::RbdOptions;
+use serde_json::json;
 use tempfile::TempDir;
 
 use crate::daemon::Daemon;
@@ -111,6 +114,17 @@ impl Place {
         let socket = self.path("refused.sock").display().to_string();
         let words = [&["disk", "--socket", &socket, "--rbd-conf", conf], more, &[image]].concat();
         self.refused(&words)
+    }
+
+    /// Another export of the daemon, `old`, of the image's snapshot `old`, and a frontend of that with one ring.
+    pub fn connect_to_snapshot(&self, daemon: &Daemon, image: &str) -> Result<(Frontend, Ring)> {
+        let socket = self.path("old.sock");
+        let export = json!({ "name": "old", "socket": socket,
+            "storage": { "kind": "rbd", "image": image, "snapshot": "old", "conf": self.conf() } });
+        daemon.client().send::<Export>(Method::POST, "/v1/exports", &export)?;
+        let mut frontend = Frontend::connect(&socket, 0)?;
+        let ring = frontend.ring(0, RING_SIZE)?;
+        Ok((frontend, ring))
     }
 
     /// As an operator does who wants somebody else to have the image.

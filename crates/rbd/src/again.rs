@@ -25,7 +25,7 @@ use storage::Kind as _;
 
 /// After how long what has failed is tried again, at first and at last.
 const TRY_AGAIN_AFTER: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(5)];
-const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 /// How long images of one cluster are opened one after the other. One that takes longer has its connection by then, and waits for the cluster.
 const TURN: Duration = Duration::from_millis(500);
 
@@ -81,7 +81,7 @@ impl Again {
         let [mut next, longest] = TRY_AGAIN_AFTER;
         let (mut after, mut told) = (self.after, None);
         while ended.recv_timeout(after) == Err(RecvTimeoutError::Timeout) {
-            let opened = self.once(options, &|| connection.strong_count() > 0);
+            let opened = self.once(options, connection);
             // Closed where nobody wants it any more.
             let Some(connection) = connection.upgrade() else { return };
             match opened {
@@ -114,13 +114,13 @@ impl Again {
         }
     }
 
-    fn once(&mut self, options: &RbdOptions, is_wanted: &dyn Fn() -> bool) -> Result<Opened, RbdError> {
+    fn once(&mut self, options: &RbdOptions, connection: &Weak<Connection>) -> Result<Opened, RbdError> {
         let client = client(Library::get()?, options)?;
         let monitors = client.setting("mon_host").unwrap_or_default();
         let _turn = TURNS.take(&monitors);
-        let _opening = OPENINGS.begin(Place { monitors, spec: options.spec() }, Waits::Guests)?;
+        let _opening = OPENINGS.begin(Place { monitors, spec: options.spec() }, Waits::Guests(connection.clone()))?;
         room::look(1).map_err(|why| RbdError::NoRoom { spec: options.spec().to_string(), why })?;
-        let opened = open(options, client, self.was.as_ref(), is_wanted);
+        let opened = open(options, client, self.was.as_ref(), &|| connection.strong_count() > 0);
         if let Some(was) = &mut self.was {
             // That was seen to, if it could be.
             was.watcher = None;
@@ -146,15 +146,15 @@ fn lose(connection: &Connection, why: &str) {
     connection.lose(why);
 }
 
-/// Has a thread close what was replaced, which waits for the cluster.
-pub(crate) fn close_elsewhere(opened: Arc<Opened>) {
+/// A thread that closes what it is given, which waits for the cluster.
+pub(crate) fn closer() -> io::Result<Sender<Arc<Opened>>> {
+    let (closes, given) = channel();
     let close = move || {
         let _busy = Busy::new();
-        wait_until_last(&opened);
+        given.iter().for_each(|opened| wait_until_last(&opened));
     };
-    if let Err(error) = Builder::new().name("rbd-open".to_owned()).spawn(close) {
-        tracing::warn!(%error, "there can be no thread to close an image that is lost");
-    }
+    Builder::new().name("rbd-open".to_owned()).spawn(close)?;
+    Ok(closes)
 }
 
 /// Waits until no worker is about to hand it a request any more, and all that it has been handed have ended: whoever has it last closes it.

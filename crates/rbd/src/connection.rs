@@ -10,7 +10,6 @@ use crate::ffi::{Image, Parked};
 use crate::guard;
 use crate::live::{Live, Look};
 use crate::open::OpenImage;
-use crate::openings::OPENINGS;
 use crate::options::RbdOptions;
 use crate::spec::Spec;
 use crate::was::Was;
@@ -195,20 +194,21 @@ impl Connection {
         let mut state = self.change();
         let opened = match &*state {
             State::Open(opened) if opened.live.image.number == number => opened.clone(),
-            _ if number <= self.lost_up_to.load(Ordering::Acquire) => return false,
+            _ if self.is_lost(number) => return false,
             // It was opened again since.
             State::Open(_) | State::Opening { .. } => return true,
             State::Lost { .. } => return false,
         };
         if opened.cached {
-            // Guests have to hear of that.
+            // Guests have to hear of that. Without a thread that closes it each request does by itself.
+            let Ok(closes) = again::closer() else { return false };
             let reason = format!("{why}, and what librbd had in its cache is gone");
             tracing::error!(image = %self.options.spec(), reason, "an image is lost to its guest, whose requests fail");
             self.lost_up_to.store(Image::newest_number(), Ordering::Release);
             let was = Box::new(opened.live.was(self.about.clone()));
             *state = State::Lost { since: Instant::now(), why: reason, was };
             drop(state);
-            again::close_elsewhere(opened);
+            let _ = closes.send(opened);
             return false;
         }
         let was = opened.live.was(self.about.clone());
@@ -221,6 +221,11 @@ impl Connection {
         }
         tracing::warn!(image = %self.options.spec(), reason = why, "an image is opened again, and its requests wait");
         true
+    }
+
+    /// Whether what this image has answered may be lost with it.
+    pub(crate) fn is_lost(&self, number: u64) -> bool {
+        number <= self.lost_up_to.load(Ordering::Acquire)
     }
 
     /// It is open again: those who have waited go on, in order. How many these are.
@@ -315,14 +320,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         let opener = self.opener.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        let is_open = match self.state.get_mut().unwrap_or_else(PoisonError::into_inner) {
-            State::Open(_) => true,
-            State::Opening { .. } => {
-                OPENINGS.leave(&self.options.spec());
-                false
-            }
-            State::Lost { .. } => false,
-        };
+        let is_open = matches!(self.state.get_mut().unwrap_or_else(PoisonError::into_inner), State::Open(_));
         if let Some(opener) = opener.filter(|opener| is_open && opener.thread().id() != current().id()) {
             let _ = opener.join();
         }

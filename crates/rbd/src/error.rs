@@ -139,6 +139,8 @@ pub enum RbdError {
         /// The image.
         spec: String,
     },
+    /// image: {0} has librbd's cache turned on (`rbd_cache`, `rbd_persistent_cache_mode`), which a migratable image cannot have, as it would stay behind: `rbd config image rm {0} rbd_cache`, or the same of its pool
+    Cached(String),
     /// image: {spec} is set up with {option} = {value}, where {wanted} is needed for writes and workers to be safe: `rbd config image rm {spec} {option}`, or the same of its pool
     Overridden {
         /// The image.

@@ -176,6 +176,9 @@ pub(crate) fn open(
     // The second is a log on a local device, of Ceph's own, which may keep writes to itself until they are flushed.
     let logged = setting("rbd_persistent_cache_mode")?.is_some_and(|mode| mode != "disabled");
     let cached = logged || is(setting("rbd_cache")?, "true");
+    if cached && options.migratable {
+        return Err(RbdError::Cached(spec.to_string()));
+    }
     let discard_bytes = setting("rbd_discard_granularity_bytes")?.and_then(|bytes| bytes.parse().ok());
     if !is_wanted() {
         return Err(RbdError::failed(&spec, "be waited for so long")(Errno(libc::ETIMEDOUT)));

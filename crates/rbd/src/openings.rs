@@ -5,7 +5,8 @@
 
 use crate::error::RbdError;
 use crate::spec::Spec;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::any::Any;
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 
 /// Most openings that nobody waits for.
 const GIVEN_UP_MAX: usize = 4;
@@ -24,14 +25,23 @@ struct UnderWay {
 }
 
 /// Who waits for an opening.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waits {
     /// Whoever has asked for a new disk.
     Asker,
-    /// Guests, of one that was open before and had its room.
-    Guests,
+    /// Guests, of one that was open before and had its room, for as long as this is there.
+    Guests(Weak<dyn Any + Send + Sync>),
     /// Nobody any more.
     Nobody,
+}
+
+impl Waits {
+    fn is_over(&self) -> bool {
+        match self {
+            Waits::Asker => false,
+            Waits::Guests(guests) => guests.strong_count() == 0,
+            Waits::Nobody => true,
+        }
+    }
 }
 
 /// What is opened: the monitors, and the image there.
@@ -53,8 +63,8 @@ impl Openings {
         if under_way.iter().any(|other| other.place == place) {
             return Err(RbdError::Waiting { spec: spec() });
         }
-        let given_up = under_way.iter().filter(|other| other.waits == Waits::Nobody).count();
-        if waits == Waits::Asker && given_up >= GIVEN_UP_MAX {
+        let given_up = under_way.iter().filter(|other| other.waits.is_over()).count();
+        if matches!(waits, Waits::Asker) && given_up >= GIVEN_UP_MAX {
             return Err(RbdError::ManyWait { spec: spec(), count: given_up });
         }
         under_way.push(UnderWay { place: place.clone(), waits });
@@ -68,16 +78,9 @@ impl Openings {
         }
     }
 
-    /// No guests wait for the image any more.
-    pub(crate) fn leave(&self, spec: &Spec) {
-        let mut under_way = self.lock();
-        let theirs = |opening: &&mut UnderWay| opening.waits == Waits::Guests && opening.place.spec == *spec;
-        under_way.iter_mut().filter(theirs).for_each(|opening| opening.waits = Waits::Nobody);
-    }
-
     /// How many make a connection for which there was none before, now or in a moment.
     pub(crate) fn connecting(&self) -> usize {
-        self.lock().iter().filter(|opening| opening.waits == Waits::Asker).count()
+        self.lock().iter().filter(|opening| matches!(opening.waits, Waits::Asker)).count()
     }
 }
 
@@ -96,6 +99,7 @@ impl Drop for Turn {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
 
     fn place(image: &str) -> Place {
         Place { monitors: "192.0.2.1".to_owned(), spec: image.parse().unwrap() }
@@ -127,9 +131,13 @@ mod tests {
         assert!(refusal(openings, place("p/4")).contains("4 openings of images still wait for their clusters"));
         assert!(refusal(openings, place("p/0")).contains("of this image"));
         // For guests who have had an image before there is always room, and it is counted once.
-        let again = openings.begin(place("p/5"), Waits::Guests).unwrap();
+        let guests: Arc<dyn Any + Send + Sync> = Arc::new(());
+        let again = openings.begin(place("p/5"), Waits::Guests(Arc::downgrade(&guests))).unwrap();
         assert!(refusal(openings, place("p/5")).contains("of this image"));
         assert_eq!(openings.connecting(), 0);
+        assert!(refusal(openings, place("p/6")).contains("4 openings"));
+        drop(guests);
+        assert!(refusal(openings, place("p/6")).contains("5 openings"));
         drop(again);
         drop(first);
         drop(begin(place("p/0")).unwrap());

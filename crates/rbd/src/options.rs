@@ -161,7 +161,7 @@ impl Kind for RbdOptions {
 impl Look for RbdOptions {
     /// As a reader, who takes no lock.
     fn look(&self) -> Result<(Description, u64), OpenError> {
-        let reader = RbdOptions { read_only: Some(true), migratable: false, ..self.clone() };
+        let reader = RbdOptions { read_only: Some(true), ..self.clone() };
         let storage = RbdStorage::open(&reader)?;
         let about = Description { read_only: false, discard: true, write_zeroes: true, ..storage.describe() };
         Ok((about, storage.capacity_bytes()))

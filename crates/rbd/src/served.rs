@@ -1,4 +1,4 @@
-//! The storage: an image that is open.
+//! The storage: requests to an image, whatever has become of that.
 
 use crate::busy::Busy;
 use crate::connection::{Connection, Opened, REFUSED};
@@ -158,18 +158,12 @@ impl RbdStorage {
     fn failed(&self, action: Action, errno: i32) -> StorageError {
         let error = io::Error::from_raw_os_error(errno);
         if self.told.swap(errno, Ordering::Relaxed) != errno {
-            let what = if is_over(errno) {
-                "another client has taken the lock of an image away"
-            } else {
-                "an image has failed"
-            };
-            tracing::error!(image = %self.spec, %action, %error, "{what}");
+            tracing::error!(image = %self.spec, %action, %error, "an image has failed");
         }
-        if is_over(errno) {
-            let reason = format!("another client has taken the lock of {} away", self.spec);
-            return StorageError::Failed { action, reason };
+        match over(errno) {
+            Some(why) => StorageError::Failed { action, reason: format!("{}: {why}", self.spec) },
+            None => StorageError::Io { action, source: error },
         }
-        StorageError::Io { action, source: error }
     }
 }
 
@@ -197,7 +191,7 @@ impl Storage for RbdStorage {
             Ok(_) => {}
             Err(error) => return Step::Done(Err(error)),
         }
-        task.state.of::<Flight>().flushing = false;
+        task.state.of::<Flight>().flushing = None;
         self.hand_on(task, operation, token, io)
     }
 
@@ -215,14 +209,23 @@ impl Storage for RbdStorage {
         let Ok(bytes) = u64::try_from(completion.result) else {
             let errno = completion.result.saturating_neg();
             // It has changed nothing then, and is done again.
-            if !flight.flushing && is_over(errno) && self.connection.refused(flight.image(), over(errno)) {
+            if flight.flushing.is_none()
+                && let Some(why) = over(errno)
+                && self.connection.refused(flight.image(), why)
+            {
                 return self.hand_on(task, operation, completion.token, io);
             }
             return Step::Done(Err(self.failed(action, errno)));
         };
+        let number = flight.image();
+        // What a cache has had of it is gone, or another image was flushed.
+        let is_elsewhere = flight.flushing.is_some_and(|written| written != number);
+        if action != Action::Read && self.connection.is_lost(number) || is_elsewhere {
+            return Step::Done(Err(self.failed(action, libc::EIO)));
+        }
         let is_cached = opened.is_some_and(|opened| opened.cached);
-        if is_cached && operation.is_durable() && action != Action::Flush && !flight.flushing {
-            flight.flushing = true;
+        if is_cached && operation.is_durable() && action != Action::Flush && flight.flushing.is_none() {
+            flight.flushing = Some(number);
             return self.hand_on(task, Operation::Flush, completion.token, io);
         }
         // Somebody has made the image smaller meanwhile: librbd reads and writes nothing behind its end.
@@ -297,12 +300,11 @@ impl Remote for RbdStorage {
     }
 }
 
-/// Whether this is what librbd says to whom the cluster refuses, or who has the lock no more.
-fn is_over(errno: i32) -> bool {
-    matches!(errno, libc::ESHUTDOWN | libc::EROFS)
-}
-
-/// Which of both.
-fn over(errno: i32) -> &'static str {
-    if errno == libc::EROFS { "its lock was taken away" } else { REFUSED }
+/// Why nothing that goes to the image succeeds any more, if this is what librbd says then.
+fn over(errno: i32) -> Option<&'static str> {
+    match errno {
+        libc::ESHUTDOWN => Some(REFUSED),
+        libc::EROFS => Some("its lock was taken away"),
+        _ => None,
+    }
 }

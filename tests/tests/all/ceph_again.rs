@@ -34,7 +34,6 @@ fn watcher(place: &mut Place, image: &str) -> Result<String> {
 fn guests_see_nothing_but_a_pause_of_an_upgrade() -> Result<()> {
     let mut place = Place::new()?;
     place.cluster.run("rbd snap create disk@old")?;
-    let conf = place.conf();
     // What is not in reach stays so for each program.
     let programs = vringd::program()?.parent().context("it is somewhere")?.display().to_string();
     let sandbox = format!("[sandbox]\nallow = ['{}', '{programs}']\n", place.directory.path().display());
@@ -44,12 +43,8 @@ fn guests_see_nothing_but_a_pause_of_an_upgrade() -> Result<()> {
         "{}",
         daemon.output()
     );
-    let reader = json!({ "name": "old", "socket": place.path("old.sock"),
-        "storage": { "kind": "rbd", "image": "disk", "snapshot": "old", "conf": conf } });
-    daemon.client().send::<Export>(Method::POST, "/v1/exports", &reader)?;
+    let (other, mut snapshot) = place.connect_to_snapshot(&daemon, "disk")?;
     let (frontend, mut ring) = place.connect()?;
-    let mut other = Frontend::connect(&place.path("old.sock"), 0)?;
-    let mut snapshot = other.ring(0, RING_SIZE)?;
     let descriptors = || -> Result<usize> { Ok(fs::read_dir(format!("/proc/{}/fd", daemon.id()))?.count()) };
     let (mut writes, mut longest, mut open) = (0u64, Duration::ZERO, Vec::new());
     for _ in 0..3 {
@@ -268,12 +263,8 @@ fn a_client_that_the_cluster_refuses_opens_its_image_again() -> Result<()> {
     let mut place = Place::new()?;
     place.cluster.run("rbd create --size 64M base; rbd snap create base@old")?;
     let daemon = place.serve("")?;
-    let reader = json!({ "name": "old", "socket": place.path("old.sock"),
-        "storage": { "kind": "rbd", "image": "base", "snapshot": "old", "conf": place.conf() } });
-    daemon.client().send::<Export>(Method::POST, "/v1/exports", &reader)?;
+    let (other, mut snapshot) = place.connect_to_snapshot(&daemon, "base")?;
     let (frontend, mut ring) = place.connect()?;
-    let mut other = Frontend::connect(&place.path("old.sock"), 0)?;
-    let mut snapshot = other.ring(0, RING_SIZE)?;
     ensure!(link(&daemon)? == LinkInfo { state: LinkState::Open, for_ms: None, reason: None });
     let (mut writes, mut longest) = (0u64, Duration::ZERO);
     for _ in 0..3 {
@@ -414,12 +405,8 @@ fn an_upgrade_finds_what_was_renamed_and_leaves_no_cache_behind() -> Result<()> 
     place.cluster.run("rbd create --size 64M base; rbd snap create base@old; rbd create --size 64M cached")?;
     place.cluster.run("rbd config image set cached rbd_cache true")?;
     let daemon = place.serve("")?;
-    let reader = json!({ "name": "old", "socket": place.path("old.sock"),
-        "storage": { "kind": "rbd", "image": "base", "snapshot": "old", "conf": place.conf() } });
-    daemon.client().send::<Export>(Method::POST, "/v1/exports", &reader)?;
+    let (other, mut snapshot) = place.connect_to_snapshot(&daemon, "base")?;
     let (frontend, mut ring) = place.connect()?;
-    let mut other = Frontend::connect(&place.path("old.sock"), 0)?;
-    let mut snapshot = other.ring(0, RING_SIZE)?;
     ensure!(write(&mut ring, 1, 1) == OK && read(&mut snapshot, 1) == vec![0; BLOCK as usize]);
     place.cluster.run("rbd mv disk renamed; rbd create --size 64M disk; rbd snap rename base@old base@older; rbd snap create base@old")?;
     daemon.upgrade()?;
@@ -431,5 +418,38 @@ fn an_upgrade_finds_what_was_renamed_and_leaves_no_cache_behind() -> Result<()> 
     daemon.client().send::<Disk>(Method::POST, "/v1/disks", &cached)?;
     let refusal = daemon.upgrade().err().context("it has a cache")?.to_string();
     ensure!(refusal.contains("rbd/cached: what librbd has in its cache"), "{refusal}");
+    daemon.client().order(Method::DELETE, "/v1/disks/cached")?;
+    let storage = json!({ "kind": "rbd", "image": "cached", "conf": place.conf(), "migratable": true });
+    let moves = json!({ "name": "cached", "storage": storage });
+    let refusal =
+        daemon.client().send::<Disk>(Method::POST, "/v1/disks", &moves).expect_err("it has a cache").to_string();
+    ensure!(refusal.contains("rbd/cached has librbd's cache turned on"), "{refusal}");
+    daemon.stop()
+}
+
+/// What it had answered is gone, which no opening brings back.
+#[test]
+fn a_cache_that_is_lost_is_told() -> Result<()> {
+    let mut place = Place::new()?;
+    place
+        .cluster
+        .run("rbd config image set disk rbd_cache true; rbd config image set disk rbd_cache_policy writeback")?;
+    let daemon = place.serve("")?;
+    let (frontend, mut ring) = place.connect()?;
+    ensure!(write(&mut ring, 1, 1) == OK && ring.run(kind::FLUSH, 0, &[]).0 == OK);
+    let address = watcher(&mut place, "disk")?;
+    place.cluster.run(&format!("ceph osd blocklist add {address} 2>&1"))?;
+    eventually("an error", || {
+        write(&mut ring, 2, 2);
+        Ok(ring.run(kind::FLUSH, 0, &[]).0 == status::IOERR)
+    })?;
+    let lost = link(&daemon)?;
+    ensure!(lost.state == LinkState::Lost && lost.reason.is_some_and(|why| why.contains("in its cache is gone")));
+    ensure!(write(&mut ring, 2, 2) == status::IOERR, "for good");
+    daemon.client().send::<Disk>(Method::POST, "/v1/disks/disk/reopen", &())?;
+    eventually("an image", || Ok(link(&daemon)?.state == LinkState::Open))?;
+    ensure!(read(&mut ring, 1) == contents(1, 1) && write(&mut ring, 2, 3) == OK);
+    ensure!(ring.run(kind::FLUSH, 0, &[]).0 == OK);
+    drop((ring, frontend));
     daemon.stop()
 }

@@ -53,8 +53,8 @@ pub(crate) type Permit = budget::Permit<Parked>;
 /// What a task remembers. Kept for the task's next requests.
 pub(crate) struct Flight {
     waiting: NonNull<Waiting>,
-    /// The write has ended, and a flush is under way that makes it durable.
-    pub(crate) flushing: bool,
+    /// The image whose write has ended, of which a flush is under way that makes it durable.
+    pub(crate) flushing: Option<u64>,
 }
 
 // SAFETY: of what it points to it is the only owner, but for one completion at a time, which comes before the task goes on.
@@ -63,7 +63,7 @@ unsafe impl Send for Flight {}
 impl Default for Flight {
     fn default() -> Flight {
         let waiting = Box::leak(Box::new(Waiting { library: None, reply: None, permit: None, image: 0, flying: None }));
-        Flight { waiting: NonNull::from(waiting), flushing: false }
+        Flight { waiting: NonNull::from(waiting), flushing: None }
     }
 }
 

@@ -75,7 +75,8 @@ fn storage() -> Storage {
 fn disk() -> Disk {
     let text = "name = 'base'\nstorage = { kind = 'file', path = '/base.img', read_only = true }\nshared = true\n";
     let seen = Some(seen());
-    let storage = Storage { data: Some(28), lock: Some(29), log: None, memory: None, seen, ..storage() };
+    let again = Some("{\"owner\":null}".to_owned());
+    let storage = Storage { data: Some(28), lock: Some(29), log: None, memory: None, seen, again, ..storage() };
     Disk {
         description: toml::from_str(text).unwrap(),
         storage,
