@@ -100,6 +100,16 @@ impl Asking {
         all.asked.insert(number, (disk.to_owned(), Instant::now()));
         Some(Question { asking: self.clone(), number })
     }
+
+    /// Waits while nobody is asked: another program goes on then, which asks by itself, or this one does after all.
+    fn begin_soon(&self, disk: &str) -> Question {
+        loop {
+            if let Some(question) = self.begin(disk) {
+                return question;
+            }
+            sleep(LOOK_AGAIN_AFTER);
+        }
+    }
 }
 
 /// One of them, until it has been answered or its thread has failed.
@@ -208,19 +218,19 @@ impl Watched {
         }
         let (answering, asking) = (Answering(self.clone()), asking.clone());
         // From here on: what is about to be asked is waited for, too.
-        let mut question = asking.begin(&self.name);
+        let first = asking.begin(&self.name);
         self.jobs.go(move || {
             let watched = &answering.0;
+            let mut question = first.unwrap_or_else(|| asking.begin_soon(&watched.name));
             loop {
-                // None where another program is about to go on, and asks by itself.
-                if question.is_some() {
-                    watched.look(&units);
-                }
+                watched.look(&units);
                 if watched.state.compare_exchange(ASKING, NOTHING, Ordering::AcqRel, Ordering::Acquire).is_ok() {
                     return;
                 }
                 watched.state.store(ASKING, Ordering::Release);
-                question = asking.begin(&watched.name);
+                // Nobody waits for one that is not asked.
+                drop(question);
+                question = asking.begin_soon(&watched.name);
             }
         });
     }
@@ -310,7 +320,12 @@ mod tests {
         assert_eq!(asking.lasts(Duration::ZERO), None);
         let silence = asking.hold_within(Duration::ZERO).unwrap();
         assert!(asking.begin("f").is_none());
-        drop(silence);
-        assert!(asking.begin("f").is_some());
+        std::thread::scope(|scope| {
+            let late = scope.spawn(|| drop(asking.begin_soon("f")));
+            sleep(LOOK_AGAIN_AFTER * 3);
+            assert!(!late.is_finished(), "nobody is asked");
+            drop(silence);
+            late.join().unwrap();
+        });
     }
 }
