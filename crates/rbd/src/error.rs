@@ -139,8 +139,13 @@ pub enum RbdError {
         /// The image.
         spec: String,
     },
-    /// image: {0} has librbd's cache turned on (`rbd_cache`, `rbd_persistent_cache_mode`), which a migratable image cannot have, as it would stay behind: `rbd config image rm {0} rbd_cache`, or the same of its pool
-    Cached(String),
+    /// image: {spec} has a cache of librbd's turned on by {option}, which a migratable image cannot have, as it would stay behind: turn it off for the image (`rbd config image rm {spec} {option}`), its pool, or in the cluster's configuration
+    Cached {
+        /// The image.
+        spec: String,
+        /// What turns it on.
+        option: &'static str,
+    },
     /// image: {spec} is set up with {option} = {value}, where {wanted} is needed for writes and workers to be safe: `rbd config image rm {spec} {option}`, or the same of its pool
     Overridden {
         /// The image.

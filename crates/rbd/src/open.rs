@@ -177,7 +177,8 @@ pub(crate) fn open(
     let logged = setting("rbd_persistent_cache_mode")?.is_some_and(|mode| mode != "disabled");
     let cached = logged || is(setting("rbd_cache")?, "true");
     if cached && options.migratable {
-        return Err(RbdError::Cached(spec.to_string()));
+        let option = if logged { "rbd_persistent_cache_mode" } else { "rbd_cache" };
+        return Err(RbdError::Cached { spec: spec.to_string(), option });
     }
     let discard_bytes = setting("rbd_discard_granularity_bytes")?.and_then(|bytes| bytes.parse().ok());
     if !is_wanted() {
