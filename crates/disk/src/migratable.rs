@@ -55,6 +55,8 @@ struct State {
     has: Has,
     /// The kernel's number of what kept something from stable storage. It says that once, and the next flush succeeds.
     failed: Option<i32>,
+    /// It was lost to its guest when it was given up: who has gone on knowing what the disk was like meets errors, until a person says otherwise.
+    lost: Option<Lost>,
     /// It was open here, and is not closed in order yet: nobody else can take it. The thread that closes it says when it is.
     is_unclosed: Arc<AtomicBool>,
     /// Which opening that was.
@@ -65,6 +67,12 @@ impl State {
     fn is_unclosed(&self) -> bool {
         self.is_unclosed.load(Ordering::Acquire)
     }
+}
+
+/// Since when, and why.
+struct Lost {
+    since: Instant,
+    why: String,
 }
 
 enum Has {
@@ -129,7 +137,7 @@ fn promised(about: Description) -> Description {
 impl Migratable {
     fn new(spec: StorageSpec, has: Has) -> Migratable {
         let is_volume = spec.migratable().and_then(Look::volume).is_some();
-        let state = State { spec, has, failed: None, is_unclosed: Arc::default(), opening: Arc::default() };
+        let state = State { spec, has, failed: None, lost: None, is_unclosed: Arc::default(), opening: Arc::default() };
         Migratable { changing: Mutex::default(), state: Mutex::new(state), is_volume }
     }
 
@@ -238,6 +246,9 @@ impl Custody for Migratable {
             let state = self.state();
             match &state.has {
                 Has::Open(open) => return Ok(open.clone()),
+                Has::Seen(about, _) if let Some(Lost { why, .. }) = &state.lost => {
+                    return Err(OpenError::Lost { path: PathBuf::from(&about.target), why: why.clone() });
+                }
                 Has::Seen(_, capacity_bytes) => (state.spec.clone(), *capacity_bytes),
             }
         };
@@ -270,8 +281,9 @@ impl Custody for Migratable {
         let closed_by = || by.max(Instant::now() + CLOSED_SOON);
         let mut closing = self.changing();
         let Some(open) = self.held() else { return self.closed(&mut closing, closed_by()) };
-        let link = open.remote().and_then(Remote::link).map(|link| link.state);
-        if link == Some(LinkState::Opening) {
+        let link = open.remote().and_then(Remote::link);
+        let is = |state| link.as_ref().is_some_and(|link| link.state == state);
+        if is(LinkState::Opening) {
             // For as long as a cluster is away.
             return Err(unclosed(io::ErrorKind::TimedOut, "it is being opened again"));
         }
@@ -294,7 +306,7 @@ impl Custody for Migratable {
         match open.volume() {
             Some(volume) => write_back(volume)?,
             // Nothing of it can be brought anywhere, and what was answered is there.
-            None if link == Some(LinkState::Lost) => {}
+            None if is(LinkState::Lost) => {}
             // There no error is told once only.
             None if link.is_some() => flush(&*open)??,
             None => flush(&*open)?.inspect_err(|error| self.state().failed = Some(error.raw_errno()))?,
@@ -315,6 +327,10 @@ impl Custody for Migratable {
             let mut state = self.state();
             state.opening.store(opening.unwrap_or(OPENING_UNKNOWN), Ordering::Relaxed);
             state.is_unclosed.store(is_volume, Ordering::Release);
+            state.lost = link.filter(|link| link.state == LinkState::Lost).map(|link| Lost {
+                since: link.since.and_then(|since| Instant::now().checked_sub(since)).unwrap_or_else(Instant::now),
+                why: link.why.unwrap_or_default(),
+            });
             std::mem::replace(&mut state.has, Has::Seen(about, capacity_bytes))
         };
         drop(kept);
@@ -362,17 +378,29 @@ impl Custody for Migratable {
 /// Of what is held, and on other machines.
 impl Remote for Migratable {
     fn link(&self) -> Option<Link> {
-        self.held()?.remote()?.link()
+        let state = self.state();
+        match &state.has {
+            Has::Open(open) => open.remote()?.link(),
+            Has::Seen(..) => state.lost.as_ref().map(|Lost { since, why }| Link {
+                state: LinkState::Lost,
+                since: Some(since.elapsed()),
+                why: Some(why.clone()),
+            }),
+        }
     }
 
     fn open_again(&self) -> Result<(), StorageError> {
         let refused = |why: &str| StorageError::Io { action: Action::Look, source: io::Error::other(why.to_owned()) };
-        let open = self.held().ok_or_else(|| refused("it is not held: it is opened when a guest runs"))?;
+        let Some(open) = self.held() else {
+            let lost = self.state().lost.take();
+            return lost.map(drop).ok_or_else(|| refused("it is not held: it is opened when a guest runs"));
+        };
         open.remote().map_or_else(|| Err(refused("it is on this machine, and never lost")), Remote::open_again)
     }
 
     fn end_waiting(&self, for_good: bool) {
-        if let Some(open) = self.held()
+        // Not kept meanwhile: whoever lets go of it last closes it.
+        if let Has::Open(open) = &self.state().has
             && let Some(remote) = open.remote()
         {
             remote.end_waiting(for_good);
@@ -454,6 +482,12 @@ impl Storage for Migratable {
             let message =
                 format!("{target} could not be flushed ({why}) and is kept: remove its export and its disk first");
             return Err(std::io::Error::other(message));
+        }
+        if self.state().lost.is_some() {
+            let target = self.describe().target;
+            return Err(std::io::Error::other(format!(
+                "{target} was lost to its guest, which another program would not know of: `vringd ctl disk reopen` first"
+            )));
         }
         if self.state().is_unclosed() {
             let target = self.describe().target;

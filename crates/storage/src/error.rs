@@ -176,6 +176,13 @@ pub enum OpenError {
         /// How long it was waited for.
         seconds: u64,
     },
+    /// {path}: was lost to its guest ({why}), and may have been another's since: `vringd ctl disk reopen` has it opened as it is, by the next guest to run
+    Lost {
+        /// The image.
+        path: PathBuf,
+        /// Why it was lost.
+        why: String,
+    },
     /// {path}: has {present_bytes} bytes, and had {before_bytes} when it was looked at: add the disk again
     Shrunk {
         /// The file.

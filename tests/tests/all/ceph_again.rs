@@ -257,6 +257,41 @@ fn an_image_is_the_one_s_whose_rings_run() -> Result<()> {
     left.stop()
 }
 
+/// A guest that stops and goes on is the same guest: it knows what the disk was like.
+#[test]
+fn a_lost_image_that_was_given_up_waits_for_a_word() -> Result<()> {
+    let mut place = Place::new()?;
+    let daemon = place.serve(", migratable = true")?;
+    let (mut frontend, mut ring) = place.connect()?;
+    ensure!(write(&mut ring, 1, 1) == OK);
+    let refusal = daemon.client().send::<Disk>(Method::POST, "/v1/disks/disk/reopen", &());
+    ensure!(refusal.expect_err("it is open").to_string().contains("it is open"));
+    place.take_lock_away()?;
+    eventually("a refusal", || Ok(write(&mut ring, 1, 2) != OK))?;
+    frontend.stop(&ring)?;
+    drop((ring, frontend));
+    daemon.wait_disconnected("disk")?;
+    let lost = link(&daemon)?;
+    ensure!(lost.state == LinkState::Lost && lost.reason.as_deref() == Some("its lock was taken away"), "{lost:?}");
+    ensure!(place.cluster.run("rbd lock ls disk")?.trim().is_empty(), "it is kept");
+    {
+        let mut again = Frontend::connect(&place.path("disk.sock"), 0)?;
+        let served = again.ring(0, RING_SIZE).map(|mut ring| write(&mut ring, 1, 3) == OK);
+        ensure!(!served.unwrap_or(false), "somebody may have written it");
+    }
+    ensure!(daemon.output().contains("may have been another's since"), "{}", daemon.output());
+    daemon.wait_disconnected("disk")?;
+    let refusal = daemon.upgrade().err().context("it would be forgotten")?.to_string();
+    ensure!(refusal.contains("was lost to its guest"), "{refusal}");
+    daemon.client().send::<Disk>(Method::POST, "/v1/disks/disk/reopen", &())?;
+    daemon.upgrade()?;
+    let (frontend, mut ring) = place.connect()?;
+    ensure!(read(&mut ring, 1) == contents(1, 1) && write(&mut ring, 1, 3) == OK);
+    ensure!(link(&daemon)?.state == LinkState::Open);
+    drop((ring, frontend));
+    daemon.stop()
+}
+
 /// By an operator's mistake, or by whoever fences a machine and thinks better of it: nobody else has had the image meanwhile.
 #[test]
 fn a_client_that_the_cluster_refuses_opens_its_image_again() -> Result<()> {
@@ -423,7 +458,7 @@ fn an_upgrade_finds_what_was_renamed_and_leaves_no_cache_behind() -> Result<()> 
     let moves = json!({ "name": "cached", "storage": storage });
     let refusal =
         daemon.client().send::<Disk>(Method::POST, "/v1/disks", &moves).expect_err("it has a cache").to_string();
-    ensure!(refusal.contains("rbd/cached has librbd's cache turned on"), "{refusal}");
+    ensure!(refusal.contains("rbd/cached has a cache of librbd's turned on by rbd_cache,"), "{refusal}");
     daemon.stop()
 }
 
