@@ -33,12 +33,17 @@ ceph-mon --mkfs -i a --monmap monmap --keyring keyring
 # An OSD that is being made asks the monitor otherwise, and waits.
 ceph-osd -i 0 --mkfs --no-mon-config --osd-uuid "$osd"
 start_monitor
-ceph --connect-timeout 30 osd new "$osd" 0
+# What asks a program of the cluster waits for it, and would for one that has ended.
+while_runs() {
+	local asked=$1
+	shift
+	"$@" &
+	wait -n $! "$(cat "$asked.pid")"
+}
+while_runs ceph-mon ceph --connect-timeout 30 osd new "$osd" 0
 start_osd
-ceph osd pool create rbd 8 8 replicated
-# Which waits for the OSD, and would for one that has ended.
-rbd pool init rbd &
-wait -n $! "$(cat ceph-osd.pid)"
+while_runs ceph-mon ceph osd pool create rbd 8 8 replicated
+while_runs ceph-osd rbd pool init rbd
 touch ready
 while read -r script; do
 	status=0

@@ -86,8 +86,12 @@ impl Cluster {
         let (input, orders) = std::io::pipe()?;
         let mut process = Group::start_with(&command, input, &place.join("console"))?;
         process.wait_until(START_LIMIT, |_| place.join("ready").exists()).with_context(|| {
-            let log = fs::read_to_string(place.join("ceph-osd.log")).unwrap_or_default();
-            format!("the cluster does not start; its OSD said:\n{log}")
+            let log = |program| fs::read_to_string(place.join(format!("{program}.log"))).unwrap_or_default();
+            format!(
+                "the cluster does not start; its monitor said:\n{}\nits OSD said:\n{}",
+                log("ceph-mon"),
+                log("ceph-osd")
+            )
         })?;
         Ok(Cluster { orders, given: 0, place, process })
     }
