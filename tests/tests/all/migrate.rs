@@ -22,10 +22,10 @@ const MIB: u64 = 1 << 20;
 /// Reads known contents into the page cache, where the device puts them, and looks at them there: another one each time, since a
 /// guest's kernel has the same pages again for the same blocks. Writes blocks that it looks at eight rounds later. A page that was
 /// written and not moved has what was there before. It goes on for ever, however long a move takes, and ends where something is wrong.
-const SCRIPT: &str = "dd if=/dev/urandom of=/dev/vda bs=1M count=40
+const SCRIPT: &str = "dd if=/dev/urandom of=/dev/vda bs=1M count=16
      dd if=/dev/urandom of=/chunk bs=32k count=1
      sync
-     part() { dd if=/dev/vda bs=1M count=20 skip=$((20 * ($1 % 2))); }
+     part() { dd if=/dev/vda bs=1M count=8 skip=$((8 * ($1 % 2))); }
      block() { (echo $1; cat /chunk) | head -c 32768; }
      part 0 | sha256sum >/sum.0
      part 1 | sha256sum >/sum.1

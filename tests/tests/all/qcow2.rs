@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use testkit::{Rng, storage as kit};
 use tests::daemon::Daemon;
 use tests::lab::Lab;
+use tests::long;
 use tests::qemu_img;
 
 const SIZE: usize = 6 << 20;
@@ -276,10 +277,16 @@ fn cases() -> Vec<Case> {
         .collect()
 }
 
-fn all(directory: &Path, direct: bool) {
+/// By day each of the cases has its turn in one of so many tests, where neither backing files nor clusters are always the same.
+const TURNS: usize = 3;
+
+fn all(directory: &Path, direct: bool, turn: usize) {
     let lab = Lab::take_turn();
     let rounds = std::env::var(ROUNDS_VARIABLE).map_or(ROUNDS, |rounds| rounds.parse().unwrap());
-    for case in cases() {
+    for (number, case) in cases().into_iter().enumerate() {
+        if !long::is_night() && (number + number / TURNS) % TURNS != turn {
+            continue;
+        }
         println!("{}", case.name);
         let dir = TempDir::new_in(directory).unwrap();
         play(&lab, dir.path(), &case, rounds, direct);
@@ -288,17 +295,17 @@ fn all(directory: &Path, direct: bool) {
 
 #[test]
 fn images_in_memory_agree_with_qemu() {
-    all(&kit::shm(), false);
+    all(&kit::shm(), false, 0);
 }
 
 #[test]
 fn images_on_a_disk_agree_with_qemu() {
-    all(&kit::disk(), false);
+    all(&kit::disk(), false, 1);
 }
 
 #[test]
 fn images_past_the_page_cache_agree_with_qemu() {
-    all(&kit::disk(), true);
+    all(&kit::disk(), true, 2);
 }
 
 /// An image in a directory, and a daemon that serves it.
