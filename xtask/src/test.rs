@@ -30,13 +30,16 @@ const FUZZING_S: u64 = 240;
 /// What `--quick` leaves out: guests, and what measures and torments.
 const NOT_QUICK: [&str; 7] = ["tests", "experiments", "bench", "guest", "vringd-bench", "torture", "xtask"];
 /// What `--long` adds to the rest, each as `cargo xtask torture` takes it.
-const LONG: [&[&str]; 13] = [
+const LONG: [&[&str]; 16] = [
     &["kill"],
     &["kill", "--volume"],
+    &["kill", "--rbd"],
     &["kill", "--protocol", "scsi"],
     &["kill", "--protocol", "scsi", "--volume"],
     &["upgrade"],
     &["upgrade", "--volume"],
+    &["upgrade", "--rbd"],
+    &["cluster"],
     &["upgrade", "--protocol", "scsi"],
     &["hostile", "--rounds", "3"],
     &["powercut", "--each-barrier"],
@@ -103,6 +106,11 @@ fn short_tortures() -> Result<()> {
     thread::sleep(TEST_RUNNER_ASKS);
     step::built_torture(TASK, &["kill", "--rounds", "0", "--crash-rounds", CRASH_POINTS])?;
     step::built_torture(TASK, &["kill", "--protocol", "scsi", "--rounds", "0", "--crash-rounds", CRASH_POINTS])?;
+    step::built_torture(
+        TASK,
+        &["kill", "--rbd", "--frontend-rounds", "20", "--crash-rounds", "10", "--guest-rounds", "0"],
+    )?;
+    step::built_torture(TASK, &["cluster", "--osd-kills", "2", "--monitor-kills", "1", "--cuts", "3"])?;
     step::built_torture(TASK, &["powercut", "--cuts", POWER_CUTS, "--each-barrier"])?;
     step::built_torture(TASK, &["powercut", "--reservations", "--cuts", POWER_CUTS, "--each-barrier"])
 }

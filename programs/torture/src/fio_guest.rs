@@ -16,7 +16,7 @@ use guest::{Device, Kit, Machine, Output, Shell, qemu};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
-use super::disk::{Disk, Logged};
+use super::disk::{Disk, Kind};
 use super::frontend::Protocol;
 use super::server::{POLL, Server, Setup, WRITE_CACHE};
 
@@ -98,13 +98,10 @@ pub(super) struct FioGuest {
 }
 
 impl FioGuest {
-    /// Boots it on a raw image, or on what has a log, and waits until it is at work. `task` is who says so.
-    pub(super) fn start(task: &str, program: &Path, logged: Option<Logged>) -> Result<Self> {
+    /// Boots it on a disk of that kind, and waits until it is at work. `task` is who says so.
+    pub(super) fn start(task: &str, program: &Path, kind: Kind) -> Result<Self> {
         let directory = TempDir::with_prefix("vringd-torture-")?;
-        let disk = match logged {
-            Some(logged) => Disk::logged(program, directory.path(), DISK_BYTES, logged)?,
-            None => Disk::raw(directory.path(), DISK_BYTES, false, "auto")?,
-        };
+        let disk = Disk::new(kind, program, directory.path(), DISK_BYTES, "auto")?;
         let setup = Setup {
             program: program.to_owned(),
             directory: directory.path().to_owned(),

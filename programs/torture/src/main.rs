@@ -4,6 +4,7 @@
 //! seed, which is told at the start. What is said on the way goes to standard error; the last line, or the JSON document
 //! that stands for it, goes to standard output. Any loss is an error.
 
+mod cluster;
 mod common;
 mod cost;
 mod database;
@@ -44,6 +45,11 @@ enum What {
     /// A third of it under a frontend that checks every request, to which the gap between two completions is what an upgrade
     /// costs; a third under a QEMU guest that runs fio with verification; a third under a client of a directory.
     Upgrade(upgrade::Options),
+    /// Take the parts of a Ceph cluster away under load, and give them back.
+    ///
+    /// Its OSD and its monitor are killed and started again, the network is cut and mended, and at times the server dies meanwhile. It
+    /// needs the lab, and is in a network of its own, for which user namespaces do.
+    Cluster(cluster::Options),
     /// Attack it as guests and frontends can that break every rule, while another disk is under verified load.
     Hostile(hostile::Options),
     /// Measure how long others on a worker wait while one guest does what takes long.
@@ -79,6 +85,7 @@ fn main() -> ExitCode {
     let result = match &Arguments::parse().what {
         What::Kill(options) => kill::run(options),
         What::Upgrade(options) => upgrade::run(options),
+        What::Cluster(options) => cluster::run(options),
         What::Hostile(options) => hostile::run(options),
         What::Neighbour(options) => neighbour::run(options),
         What::Powercut(options) => powercut::run(options),

@@ -21,9 +21,10 @@ use serde_json::Value;
 use crate::frontend::Protocol;
 
 /// Names the program to test, as for the tests.
-const PROGRAM_VARIABLE: &str = "VRINGD_BIN";
+pub(crate) const PROGRAM_VARIABLE: &str = "VRINGD_BIN";
 
-const START_LIMIT: Duration = Duration::from_secs(20);
+/// More than it waits for a cluster.
+const START_LIMIT: Duration = Duration::from_secs(60);
 const END_LIMIT: Duration = Duration::from_secs(30);
 /// Short: what passes until a server is back is measured.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_micros(300);
@@ -120,6 +121,13 @@ pub(crate) enum Served {
         /// What `--dirty-memory` says.
         dirty_memory: String,
     },
+    /// A disk that is an image of a Ceph cluster.
+    Rbd {
+        /// The image, as `vringd disk` takes it.
+        image: String,
+        /// The configuration of the cluster.
+        conf: PathBuf,
+    },
     /// A disk with nothing behind it; the size in MiB.
     Null(u32),
     /// A directory by virtio-fs, where programs can be seen: no other server of one can be upgraded.
@@ -208,6 +216,9 @@ impl Setup {
                     None => command.args(["--storage", "volume"]).arg(volume),
                 };
             }
+            Served::Rbd { image, conf } => {
+                command.arg("--rbd-conf").arg(conf).arg(image);
+            }
             Served::Null(mebibytes) => {
                 command.args(["--storage", "null", "--size", &format!("{mebibytes}M")]);
             }
@@ -260,7 +271,7 @@ impl Server {
     /// Connects as soon as it listens.
     ///
     /// # Errors
-    /// It ends, or does not listen within 20 s.
+    /// It ends, or does not listen within a minute.
     pub(crate) fn connect(&mut self) -> Result<UnixStream> {
         let start = Instant::now();
         loop {

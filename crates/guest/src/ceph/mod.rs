@@ -139,6 +139,22 @@ impl Cluster {
         self.run("start_osd").map(drop)
     }
 
+    /// Kills the monitor: who has a connection to the OSD keeps it, and nobody gets one.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn kill_monitor(&mut self) -> Result<()> {
+        self.run("stop ceph-mon").map(drop)
+    }
+
+    /// Starts it again.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start_monitor(&mut self) -> Result<()> {
+        self.run("start_monitor").map(drop)
+    }
+
     /// Stays until it ends by itself, or this program is told to.
     ///
     /// # Errors

@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::Serialize;
 
 use super::connection::{Driver, Farewell, Shape};
@@ -16,7 +17,7 @@ use super::request::{Kind, Question, Request};
 use super::ring::{DATA_BYTES_MAX, Used, Wanted};
 use crate::rng::Rng;
 
-/// How long nothing may complete while requests are in flight and a server is connected.
+/// How long nothing may complete while requests are in flight and a server is connected, if nobody says otherwise.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long the load may overlook that it is to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
@@ -123,6 +124,7 @@ pub(crate) struct Load {
     /// Servers that had been lost when it connected last.
     lost_then: u64,
     first_fresh: Option<Instant>,
+    patience: Duration,
     progress: Instant,
     longest_gap: Duration,
 }
@@ -151,6 +153,7 @@ impl Load {
             lost: 0,
             lost_then: 0,
             first_fresh: None,
+            patience: PATIENCE,
             progress: Instant::now(),
             longest_gap: Duration::ZERO,
         })
@@ -159,6 +162,11 @@ impl Load {
     /// The same on a disk with a log in front, which may forget what it has of a sector that was given up, or on one without.
     pub(crate) fn forgetting(self, forgets: bool) -> Self {
         Self { forgets, ..self }
+    }
+
+    /// The same, of which nothing may complete for that long.
+    pub(crate) fn patient(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     /// Connects to a server, the first one or the next.
@@ -236,10 +244,23 @@ impl Load {
         Ok(())
     }
 
+    /// As [`run`](Self::run), while something else is done on a thread of its own.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run), or what that says.
+    pub(crate) fn run_while<T: Send>(&mut self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        thread::scope(|scope| {
+            let working = scope.spawn(work);
+            let ran = self.run(|_| working.is_finished());
+            let done = working.join().map_err(|_| anyhow!("a thread beside the load panicked"));
+            ran.and(done?)
+        })
+    }
+
     /// Makes no more requests and waits until all have come back.
     ///
     /// # Errors
-    /// As [`run`](Self::run); what does not come back within 20 s is lost.
+    /// As [`run`](Self::run); what does not come back in time is lost.
     pub(crate) fn drain(&mut self) -> Result<()> {
         self.plan = Plan::Rest;
         self.run(|load| load.in_flight() == 0)?;
@@ -277,10 +298,10 @@ impl Load {
     }
 
     fn check_progress(&self) -> Result<()> {
-        if self.in_flight() == 0 || self.progress.elapsed() < PATIENCE {
+        if self.in_flight() == 0 || self.progress.elapsed() < self.patience {
             return Ok(());
         }
-        let seconds = PATIENCE.as_secs();
+        let seconds = self.patience.as_secs();
         for ring in &self.driver.rings {
             let (index, unseen) = (ring.index(), ring.queue.unseen());
             ensure!(

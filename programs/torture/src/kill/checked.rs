@@ -32,7 +32,7 @@ use serde::Serialize;
 use tempfile::TempDir;
 
 use super::durable;
-use crate::disk::{Disk, Logged};
+use crate::disk::{Disk, Kind};
 use crate::figures::{Spread, Times};
 use crate::frontend::{Checks, Durability, Farewell, Load, Protocol, RING_SIZE_MAX, RingShape, Shape, Tally};
 use crate::rng::Rng;
@@ -90,8 +90,8 @@ pub(super) struct Plan<'a> {
     pub(super) seed: u64,
     /// Whether requests in flight are tracked.
     pub(super) inflight: bool,
-    /// What is served, if not a raw image.
-    pub(super) logged: Option<Logged>,
+    /// What is served.
+    pub(super) kind: Kind,
     /// What is spoken.
     pub(super) protocol: Protocol,
 }
@@ -277,9 +277,9 @@ impl Session {
     /// A session that has no server yet.
     fn new(plan: &Plan<'_>, way: &Way) -> Result<Self> {
         let directory = TempDir::with_prefix("vringd-torture-")?;
-        let disk = match plan.logged {
-            Some(logged) => Disk::logged(plan.program, directory.path(), IMAGE_BYTES, logged)?,
-            None => Disk::raw(directory.path(), IMAGE_BYTES, way.direct, way.execution)?,
+        let disk = match plan.kind {
+            Kind::Raw => Disk::raw(directory.path(), IMAGE_BYTES, way.direct, way.execution)?,
+            kind => Disk::new(kind, plan.program, directory.path(), IMAGE_BYTES, way.execution)?,
         };
         let setup = Setup {
             program: plan.program.to_owned(),
@@ -301,7 +301,7 @@ impl Session {
             durability: way.durability,
             protocol: plan.protocol,
         };
-        let load = Load::new(shape, Checks::Data, way.depth, way.seed)?.forgetting(plan.logged.is_some());
+        let load = Load::new(shape, Checks::Data, way.depth, way.seed)?.forgetting(plan.kind.has_log());
         let rng = Rng::new(way.seed, 1);
         let shows_what_is_durable = way.durability != Durability::Flushes
             && disk.raw_image().is_some()
@@ -550,7 +550,7 @@ mod tests {
                 rounds: 1,
                 seed,
                 inflight: true,
-                logged: None,
+                kind: Kind::Raw,
                 protocol: Protocol::Scsi,
             };
             (0..8).map(|number| Way::draw(number, &plan).unwrap().to_string()).collect::<Vec<_>>()

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+use crate::disk::Kind;
 use crate::fio_guest::{FioGuest, Verdict};
 use crate::rng::Rng;
 use crate::server::Server;
@@ -55,8 +56,8 @@ impl fmt::Display for Report {
 }
 
 /// Kills `rounds` servers under one guest. No report: the guest did not come up.
-pub(super) fn run(program: &Path, rounds: u32, seed: u64) -> (Option<Report>, Result<()>) {
-    match FioGuest::start("kill", program, None) {
+pub(super) fn run(program: &Path, rounds: u32, kind: Kind, seed: u64) -> (Option<Report>, Result<()>) {
+    match FioGuest::start("kill", program, kind) {
         Err(error) => (None, Err(error)),
         Ok(guest) => {
             let mut torture = Torture { report: Report::default(), rng: Rng::new(seed, STREAM), guest };

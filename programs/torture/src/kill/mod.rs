@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use self::checked::{Death, Plan};
 use super::common::Common;
-use super::disk::Logged;
+use super::disk::KindOptions;
 use super::frontend::Protocol;
 use super::{figures, server};
 
@@ -31,18 +31,15 @@ pub(crate) struct Options {
     /// Crash points under the checking frontend, which need a build of their own [default: as --rounds]
     #[arg(long, value_name = "N")]
     crash_rounds: Option<u32>,
-    /// Kills under the QEMU guest, which needs the lab [default: as --rounds]
+    /// Kills under the QEMU guest, which needs the lab [default: as --rounds; none with a log, for whose guests there is `torture database`,
+    /// or with --protocol scsi]
     #[arg(long, value_name = "N")]
     guest_rounds: Option<u32>,
     /// Do without the inflight region, to see what is lost then.
     #[arg(long)]
     no_inflight: bool,
-    /// Serve volumes instead of raw images to the checking frontend (the guest's part is `torture database` then).
-    #[arg(long)]
-    volume: bool,
-    /// Serve qcow2 images with an intent log instead of raw images to the checking frontend.
-    #[arg(long, conflicts_with = "volume")]
-    logged_image: bool,
+    #[command(flatten)]
+    kind: KindOptions,
     /// What the checking frontend speaks (the QEMU guest's part is virtio-blk's).
     #[arg(long, value_enum, default_value_t = Protocol::Blk)]
     protocol: Protocol,
@@ -66,12 +63,16 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let seed = options.common.seed("kill");
     let rounds = |own: Option<u32>| own.unwrap_or(options.rounds);
     let (signals, stores) = (rounds(options.frontend_rounds), rounds(options.crash_rounds));
-    let logged = Logged::of(options.volume, options.logged_image);
+    let kind = options.kind.kind();
     let protocol = options.protocol;
-    let in_guest = if logged.is_some() || protocol == Protocol::Scsi { 0 } else { rounds(options.guest_rounds) };
+    let in_guest = if kind.has_log() || protocol == Protocol::Scsi { 0 } else { rounds(options.guest_rounds) };
     ensure!(
         protocol != Protocol::Scsi || options.guest_rounds.is_none_or(|rounds| rounds == 0),
         "--guest-rounds: the guest has a disk of virtio-blk: leave --protocol scsi out"
+    );
+    ensure!(
+        !kind.has_log() || options.guest_rounds.is_none_or(|rounds| rounds == 0),
+        "--guest-rounds: guests of what has a log are tortured by `torture database`"
     );
     ensure!(signals > 0 || stores > 0 || in_guest > 0, "--rounds 0 kills nothing");
     ensure!(
@@ -83,7 +84,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
 
     let mut report = Report { seed, frontend: None, crash_points: None, guest: None, lost: None };
     let inflight = !options.no_inflight;
-    let plan = |program, death, rounds| Plan { program, death, rounds, seed, inflight, logged, protocol };
+    let plan = |program, death, rounds| Plan { program, death, rounds, seed, inflight, kind, protocol };
     if let (Some(program), true) = (&program, signals > 0) {
         let (part, result) = checked::run(&plan(program, Death::Signal, signals));
         report.frontend = Some(part);
@@ -95,7 +96,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
         report.lost = figures::lost(result.context("at a crash point"));
     }
     if let (Some(program), true) = (&program, in_guest > 0 && report.lost.is_none()) {
-        let (part, result) = guest::run(program, in_guest, seed);
+        let (part, result) = guest::run(program, in_guest, kind, seed);
         report.guest = part;
         report.lost = figures::lost(result.context("under the QEMU guest"));
     }

@@ -43,6 +43,9 @@ fn storage(served: &Served) -> Result<String> {
                 None => format!("{{ kind = 'volume', {volume} }}"),
             }
         }
+        Served::Rbd { image, conf } => {
+            format!("{{ kind = 'rbd', image = '{}', conf = {} }}", image.trim_start_matches("rbd:"), shown(conf)?)
+        }
         Served::Null(mebibytes) => format!("{{ kind = 'null', size = '{mebibytes}M' }}"),
         Served::Directory { .. } => bail!("a directory is no disk"),
     })

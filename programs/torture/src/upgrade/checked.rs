@@ -13,15 +13,13 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use serde::Serialize;
 use tempfile::TempDir;
 
-use crate::disk::{Disk, Logged};
+use crate::disk::{Disk, Kind};
 use crate::figures::{Spread, Times};
 use crate::frontend::{Checks, Durability, Farewell, Load, Protocol, RING_SIZE_MAX, RingShape, Shape, Tally};
 use crate::rng::Rng;
@@ -77,7 +75,7 @@ struct Pauses {
 }
 
 /// Upgrades `rounds` times. The report tells how far it came.
-pub(super) fn run(program: &Path, rounds: u32, what: (Protocol, Option<Logged>), seed: u64) -> (Report, Result<()>) {
+pub(super) fn run(program: &Path, rounds: u32, what: (Protocol, Kind), seed: u64) -> (Report, Result<()>) {
     let (mut report, mut pauses) = (Report::default(), Pauses::default());
     let mut result = Ok(());
     while result.is_ok() && report.upgrades < rounds {
@@ -111,7 +109,7 @@ fn session(program: &Path, way: &Way, last: u32, report: &mut Report, pauses: &m
 struct Way {
     seed: u64,
     protocol: Protocol,
-    logged: Option<Logged>,
+    kind: Kind,
     execution: &'static str,
     workers: &'static str,
     queues: u16,
@@ -123,13 +121,13 @@ struct Way {
 
 impl Way {
     /// Ways to execute take turns, a volume has one; the rest is drawn.
-    fn draw(number: u32, (protocol, logged): (Protocol, Option<Logged>), seed: u64) -> Self {
+    fn draw(number: u32, (protocol, kind): (Protocol, Kind), seed: u64) -> Self {
         let mut rng = Rng::new(seed, u64::from(number));
         let execution = ["uring", "inline", "pool=2", "auto"][number as usize % 4];
         let ring = RingShape { size: rng.pick(&[8, 32, 128, RING_SIZE_MAX]), event_idx: rng.once_in(2) };
         Self {
             protocol,
-            logged,
+            kind,
             execution,
             workers: rng.pick(&["shared", "one", "2", "per-queue"]),
             queues: rng.within(1..=4) as u16,
@@ -145,11 +143,7 @@ impl Way {
 impl fmt::Display for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { workers, queues, depth, ring, .. } = self;
-        let execution = match self.logged {
-            Some(Logged::Volume) => "a volume",
-            Some(Logged::Image) => "an image with a log",
-            None => self.execution,
-        };
+        let execution = self.kind.name(self.execution);
         write!(f, "{execution}, workers {workers}, {queues} queues of {} at depth {depth}", ring.size)?;
         let given = [("event_idx", ring.event_idx), ("indirect", self.indirect), ("inflight", self.inflight)];
         for (name, _) in given.iter().filter(|(_, given)| *given) {
@@ -172,10 +166,7 @@ struct Session {
 impl Session {
     fn new(program: &Path, way: &Way) -> Result<Self> {
         let directory = TempDir::with_prefix("vringd-torture-")?;
-        let disk = match way.logged {
-            Some(logged) => Disk::logged(program, directory.path(), IMAGE_BYTES, logged)?,
-            None => Disk::raw(directory.path(), IMAGE_BYTES, false, way.execution)?,
-        };
+        let disk = Disk::new(way.kind, program, directory.path(), IMAGE_BYTES, way.execution)?;
         let setup = Setup {
             program: program.to_owned(),
             directory: directory.path().to_owned(),
@@ -195,7 +186,7 @@ impl Session {
             durability: Durability::Flushes,
             protocol: way.protocol,
         };
-        let load = Load::new(shape, Checks::Data, way.depth, way.seed)?.forgetting(way.logged.is_some());
+        let load = Load::new(shape, Checks::Data, way.depth, way.seed)?.forgetting(way.kind.has_log());
         Ok(Self { server: None, load, rng: Rng::new(way.seed, 1), setup, disk, directory })
     }
 
@@ -253,19 +244,8 @@ impl Session {
         let (before, after) = (self.rng.time(LIFE), self.rng.time(LIFE));
         self.run_for(before)?;
         self.load.take_gap();
-        let asked = AtomicBool::new(false);
-        let (load, setup) = (&mut self.load, &self.setup);
-        let (ran, output) = thread::scope(|scope| {
-            let asking = scope.spawn(|| {
-                let output = setup.upgrade(more);
-                asked.store(true, Ordering::Release);
-                output
-            });
-            let ran = load.run(|_| asked.load(Ordering::Acquire));
-            (ran, asking.join())
-        });
-        ran.context("during the upgrade")?;
-        let output = output.map_err(|_| anyhow!("the thread that asks panicked"))??;
+        let setup = &self.setup;
+        let output = self.load.run_while(|| setup.upgrade(more)).context("during the upgrade")?;
         self.load.ask_everything();
         let (start, completed) = (Instant::now(), self.load.tally().requests());
         let enough = |load: &Load| start.elapsed() >= after && load.tally().requests() >= completed + COMPLETIONS_AFTER;
@@ -312,8 +292,9 @@ mod tests {
 
     #[test]
     fn ways_differ_and_repeat() {
-        let ways =
-            |seed| (0..8).map(|number| Way::draw(number, (Protocol::Blk, None), seed).to_string()).collect::<Vec<_>>();
+        let ways = |seed| {
+            (0..8).map(|number| Way::draw(number, (Protocol::Blk, Kind::Raw), seed).to_string()).collect::<Vec<_>>()
+        };
         assert_eq!(ways(1), ways(1));
         assert_ne!(ways(1), ways(2));
         assert_eq!(ways(1).iter().filter(|way| way.starts_with("pool=2")).count(), 2);

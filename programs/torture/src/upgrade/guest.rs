@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
-use crate::disk::Logged;
+use crate::disk::Kind;
 use crate::figures::{Spread, Times};
 use crate::fio_guest::{FioGuest, Verdict};
 use crate::rng::Rng;
@@ -47,8 +47,8 @@ impl fmt::Display for Report {
 }
 
 /// Upgrades `rounds` times under one guest. No report: the guest did not come up.
-pub(super) fn run(program: &Path, rounds: u32, logged: Option<Logged>, seed: u64) -> (Option<Report>, Result<()>) {
-    match FioGuest::start("upgrade", program, logged) {
+pub(super) fn run(program: &Path, rounds: u32, kind: Kind, seed: u64) -> (Option<Report>, Result<()>) {
+    match FioGuest::start("upgrade", program, kind) {
         Err(error) => (None, Err(error)),
         Ok(mut guest) => {
             let (mut report, mut pauses) = (Report::default(), Times::default());

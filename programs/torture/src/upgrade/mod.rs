@@ -11,7 +11,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::common::Common;
-use super::disk::Logged;
+use super::disk::{Kind, KindOptions};
 use super::figures;
 use super::frontend::Protocol;
 
@@ -27,19 +27,15 @@ pub(crate) struct Options {
     /// Upgrades under the QEMU guest, which needs the lab [default: as --rounds; none with --protocol scsi]
     #[arg(long, value_name = "N")]
     guest_rounds: Option<u32>,
-    /// Upgrades under a client of a directory [default: as --rounds; none with --volume, --logged-image or --protocol scsi]
+    /// Upgrades under a client of a directory [default: as --rounds; of raw images alone by --rounds]
     #[arg(long, value_name = "N")]
     directory_rounds: Option<u32>,
     /// Files that the client of a directory knows, and the next program has to know, too: held by descriptors in every other session
     /// unless half of RLIMIT_NOFILE is less, and by file handles where the file system of $TMPDIR has them
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(0..=4_000_000))]
     nodes: u32,
-    /// Serve volumes instead of raw images.
-    #[arg(long)]
-    volume: bool,
-    /// Serve qcow2 images with an intent log instead of raw images.
-    #[arg(long, conflicts_with = "volume")]
-    logged_image: bool,
+    #[command(flatten)]
+    kind: KindOptions,
     /// What the checking frontend speaks.
     #[arg(long, value_enum, default_value_t = Protocol::Blk)]
     protocol: Protocol,
@@ -61,21 +57,21 @@ struct Report {
 /// Upgrades as often as asked for.
 pub(super) fn run(options: &Options) -> Result<()> {
     let under_frontend = options.frontend_rounds.unwrap_or(options.rounds);
-    let logged = Logged::of(options.volume, options.logged_image);
+    let kind = options.kind.kind();
     let (is_scsi, rounds) = (options.protocol == Protocol::Scsi, options.rounds);
     let in_guest = options.guest_rounds.unwrap_or(if is_scsi { 0 } else { rounds });
-    let of_directory = options.directory_rounds.unwrap_or(if is_scsi || logged.is_some() { 0 } else { rounds });
+    let of_directory = options.directory_rounds.unwrap_or(if is_scsi || kind != Kind::Raw { 0 } else { rounds });
     ensure!(under_frontend > 0 || in_guest > 0 || of_directory > 0, "--rounds 0 upgrades nothing");
     let seed = options.common.seed("upgrade");
     let program = options.common.program.find()?;
     let mut report = Report { seed, frontend: None, guest: None, directory: None, lost: None };
     if under_frontend > 0 {
-        let (part, result) = checked::run(&program, under_frontend, (options.protocol, logged), seed);
+        let (part, result) = checked::run(&program, under_frontend, (options.protocol, kind), seed);
         report.frontend = Some(part);
         report.lost = figures::lost(result.context("under the checking frontend"));
     }
     if in_guest > 0 && report.lost.is_none() {
-        let (part, result) = guest::run(&program, in_guest, logged, seed);
+        let (part, result) = guest::run(&program, in_guest, kind, seed);
         report.guest = part;
         report.lost = figures::lost(result.context("under the QEMU guest"));
     }
