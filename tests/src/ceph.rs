@@ -85,6 +85,13 @@ impl Place {
         )
     }
 
+    /// The same in a file.
+    pub fn written(&self, more: &str) -> Result<String> {
+        let path = self.path("config.toml");
+        fs::write(&path, self.config(more))?;
+        Ok(path.display().to_string())
+    }
+
     /// A daemon with that export, and `more` of its storage.
     pub fn serve(&self, more: &str) -> Result<Daemon> {
         Daemon::serve(&self.config(more))

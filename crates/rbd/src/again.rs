@@ -22,6 +22,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::{Builder, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 use storage::Kind as _;
+use values::OnLost;
 
 /// After how long what has failed is tried again, at first and at last.
 const TRY_AGAIN_AFTER: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(5)];
@@ -142,7 +143,11 @@ impl Again {
 
 fn lose(connection: &Connection, why: &str) {
     let image = connection.options().spec();
-    tracing::error!(%image, reason = why, "an image is lost to its guest, whose requests fail: `vringd ctl disk reopen` opens it as it is now");
+    let requests = match connection.options().on_lost {
+        OnLost::Error => "fail",
+        OnLost::Wait => "wait",
+    };
+    tracing::error!(%image, reason = why, "an image is lost to its guest, whose requests {requests}: `vringd ctl disk reopen` opens it as it is now");
     connection.lose(why);
 }
 

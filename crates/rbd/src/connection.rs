@@ -21,6 +21,7 @@ use std::thread::{JoinHandle, current};
 use std::time::{Duration, Instant};
 use storage::kit::Jobs;
 use storage::{Description, Link, LinkState};
+use values::OnLost;
 
 /// An image that was open for less is not opened again at once: whatever ended it may do so again.
 const LASTED: Duration = Duration::from_secs(1);
@@ -66,14 +67,17 @@ impl Drop for Opened {
 /// A request, and what it costs of what librbd may keep, in bytes.
 pub(crate) type Waiting = (u64, Parked);
 
+/// Requests that wait.
+type Line = Mutex<Vec<Waiting>>;
+
 /// What becomes of requests.
 enum State {
     /// They are handed over.
     Open(Arc<Opened>),
     /// They wait for it to be opened again.
-    Opening { line: Mutex<Vec<Waiting>>, since: Instant, why: String, was: Box<Was>, _ends: Sender<()> },
-    /// They fail.
-    Lost { since: Instant, why: String, was: Box<Was> },
+    Opening { line: Line, since: Instant, why: String, was: Box<Was>, _ends: Sender<()> },
+    /// They fail; or wait for somebody's word, where there is a line.
+    Lost { line: Option<Line>, since: Instant, why: String, was: Box<Was> },
 }
 
 /// The image behind a storage, whatever has become of it.
@@ -108,7 +112,7 @@ impl Connection {
     pub(crate) fn again(was: Was, options: &RbdOptions, jobs: &Jobs) -> io::Result<Arc<Connection>> {
         let about = was.about.clone();
         let (why, first) = ("the daemon's program was replaced".to_owned(), Again::as_it_was(&was));
-        let lost = State::Lost { since: Instant::now(), why: why.clone(), was: Box::new(was.clone()) };
+        let lost = State::Lost { line: None, since: Instant::now(), why: why.clone(), was: Box::new(was.clone()) };
         let (state, options) = (RwLock::new(lost), options.clone());
         let is_ending = AtomicBool::new(false);
         let connection = Arc::new_cyclic(|this| Connection {
@@ -124,11 +128,12 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Has a thread open the image.
+    /// Has a thread open the image. Those who wait already go on waiting.
     fn begin(self: &Arc<Self>, state: &mut State, again: Again, was: Was, why: String) -> io::Result<()> {
         let (ends, opener) = again.begin(&self.options, self)?;
         *self.opener.lock().unwrap_or_else(PoisonError::into_inner) = Some(opener);
-        *state = State::Opening { line: Mutex::default(), since: Instant::now(), why, was: Box::new(was), _ends: ends };
+        let line = state.take_line();
+        *state = State::Opening { line, since: Instant::now(), why, was: Box::new(was), _ends: ends };
         Ok(())
     }
 
@@ -176,14 +181,14 @@ impl Connection {
     fn admit(&self, bytes: u64, parked: Parked) -> Option<(Parked, Arc<Opened>)> {
         match &*self.state() {
             State::Open(opened) => return Some((parked, opened.clone())),
-            State::Opening { line, .. } => {
+            State::Opening { line, .. } | State::Lost { line: Some(line), .. } => {
                 let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
                 // Its reply says so as it goes.
                 if !self.is_ending.load(Ordering::Acquire) {
                     line.push((bytes, parked));
                 }
             }
-            State::Lost { .. } => {}
+            State::Lost { line: None, .. } => {}
         }
         None
     }
@@ -197,7 +202,7 @@ impl Connection {
             _ if self.is_lost(number) => return false,
             // It was opened again since.
             State::Open(_) | State::Opening { .. } => return true,
-            State::Lost { .. } => return false,
+            State::Lost { line, .. } => return line.is_some(),
         };
         if opened.cached {
             // Guests have to hear of that. Without a thread that closes it each request does by itself.
@@ -206,7 +211,7 @@ impl Connection {
             tracing::error!(image = %self.options.spec(), reason, "an image is lost to its guest, whose requests fail");
             self.lost_up_to.store(Image::newest_number(), Ordering::Release);
             let was = Box::new(opened.live.was(self.about.clone()));
-            *state = State::Lost { since: Instant::now(), why: reason, was };
+            *state = State::Lost { line: None, since: Instant::now(), why: reason, was };
             drop(state);
             let _ = closes.send(opened);
             return false;
@@ -250,24 +255,28 @@ impl Connection {
         }
     }
 
-    /// It is not opened again by itself: requests that wait fail, and so do all that come.
+    /// It is not opened again by itself: requests that wait fail, and so do all that come, unless they are to wait for somebody's word.
     pub(crate) fn lose(&self, why: &str) {
         let mut state = self.change();
         let State::Opening { was, .. } = &*state else { return };
-        self.lost_up_to.store(Image::newest_number(), Ordering::Release);
-        let lost = State::Lost { since: Instant::now(), why: why.to_owned(), was: was.clone() };
+        let was = was.clone();
+        let line = (self.options.on_lost == OnLost::Wait).then(|| state.take_line());
+        if line.is_none() {
+            self.lost_up_to.store(Image::newest_number(), Ordering::Release);
+        }
+        let lost = State::Lost { line, since: Instant::now(), why: why.to_owned(), was };
         let before = std::mem::replace(&mut *state, lost);
         drop(state);
         // The replies of those who have waited say so as they go.
         drop(before);
     }
 
-    /// Requests that wait for it to be opened fail; `for_good`, so do all that come meanwhile.
+    /// Requests that wait for it to be opened, or for somebody's word, fail; `for_good`, so do all that come meanwhile.
     pub(crate) fn end_waiting(&self, for_good: bool) {
         if for_good {
             self.is_ending.store(true, Ordering::Release);
         }
-        if let State::Opening { line, .. } = &*self.state() {
+        if let State::Opening { line, .. } | State::Lost { line: Some(line), .. } = &*self.state() {
             let line = std::mem::take(&mut *line.lock().unwrap_or_else(PoisonError::into_inner));
             // Their replies say so as they go.
             drop(line);
@@ -295,7 +304,8 @@ impl Connection {
             }
             State::Open(_) => Link { state: LinkState::Open, since: None, why: None },
             State::Opening { since, why, .. } => not_open(LinkState::Opening, since, why),
-            State::Lost { since, why, .. } => not_open(LinkState::Lost, since, why),
+            State::Lost { line: None, since, why, .. } => not_open(LinkState::Lost, since, why),
+            State::Lost { line: Some(_), since, why, .. } => not_open(LinkState::LostWaiting, since, why),
         }
     }
 
@@ -313,6 +323,16 @@ impl Connection {
         self.begin(&mut state, Again::as_it_is(), was, why)?;
         tracing::info!(image = %self.options.spec(), "an image that was lost is opened as it is now");
         Ok(())
+    }
+}
+
+impl State {
+    /// Those who wait, of whom there are none left then.
+    fn take_line(&mut self) -> Line {
+        match self {
+            Self::Opening { line, .. } | Self::Lost { line: Some(line), .. } => std::mem::take(line),
+            Self::Open(_) | Self::Lost { line: None, .. } => Line::default(),
+        }
     }
 }
 

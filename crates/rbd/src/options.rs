@@ -11,10 +11,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use storage::{Access, Description, Handed, Kind, Look, Need, OpenError, Opened, READ_ONLY, Storage, check_migratable};
 use utoipa::ToSchema;
-use values::FieldError;
+use values::{FieldError, OnLost};
 
 /// What a migratable image cannot be.
 const SNAPSHOT: &str = "a snapshot, which any number of daemons share";
+/// A guest that is to go elsewhere stops first.
+const WAITS: &str = "`on_lost = \"wait\"`, by which a guest that stops would wait, too";
 
 /// An image of a Ceph cluster (RBD).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -38,6 +40,9 @@ pub struct RbdOptions {
     /// Another daemon may have it while no guest runs here: its lock is taken when one begins, and given up when it has stopped.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub migratable: bool,
+    /// What becomes of requests when the image is lost to its guest (its lock was taken away, or somebody else had it): `error` when left out.
+    #[serde(default, skip_serializing_if = "OnLost::is_default")]
+    pub on_lost: OnLost,
     /// The cluster's name for this client, without `client.`; `admin` when left out.
     #[serde(default = "RbdOptions::user_default")]
     pub user: String,
@@ -51,8 +56,8 @@ impl RbdOptions {
     /// This image, with every other field at its default.
     pub fn new(spec: Spec) -> RbdOptions {
         let Spec { pool, namespace, image, snapshot } = spec;
-        let (user, conf) = (RbdOptions::user_default(), RbdOptions::conf_default());
-        RbdOptions { pool, namespace, image, snapshot, read_only: None, migratable: false, user, conf }
+        let (user, conf, on_lost) = (RbdOptions::user_default(), RbdOptions::conf_default(), OnLost::default());
+        RbdOptions { pool, namespace, image, snapshot, read_only: None, migratable: false, on_lost, user, conf }
     }
 
     fn pool_default() -> String {
@@ -108,7 +113,14 @@ impl Kind for RbdOptions {
                 "is read and never written: leave `read_only = false` out, or serve a clone of it (`rbd clone`)";
             return Err(FieldError::new("storage.snapshot", message));
         }
-        check_migratable(self, &[(self.snapshot.is_some(), SNAPSHOT), (self.read_only(), READ_ONLY)])?;
+        check_migratable(
+            self,
+            &[
+                (self.snapshot.is_some(), SNAPSHOT),
+                (self.read_only(), READ_ONLY),
+                (self.on_lost == OnLost::Wait, WAITS),
+            ],
+        )?;
         if self.user.is_empty() || self.user.starts_with("client.") || self.user.contains(char::is_control) {
             let message = "is no name of a user: give it without `client.` and control characters, as in `admin`";
             return Err(FieldError::new("storage.user", message));
@@ -205,8 +217,9 @@ mod tests {
         let image = RbdOptions { migratable: true, ..RbdOptions::new("p/i".parse().unwrap()) };
         image.check(512).unwrap();
         let read = RbdOptions { read_only: Some(true), ..image.clone() };
+        let waits = RbdOptions { on_lost: OnLost::Wait, ..image.clone() };
         let snapshot = RbdOptions { snapshot: Some("s".to_owned()), ..image };
-        for (options, words) in [(read, "`read_only`"), (snapshot, "a snapshot")] {
+        for (options, words) in [(read, "`read_only`"), (waits, "`on_lost = \"wait\"`"), (snapshot, "a snapshot")] {
             let refusal = options.check(512).unwrap_err();
             assert!(refusal.field == "storage.migratable" && refusal.message.contains(words), "{}", refusal.message);
         }

@@ -23,6 +23,8 @@ pub enum LinkState {
     Opening,
     /// It is not opened again by itself, and they fail.
     Lost,
+    /// It is not opened again by itself, and they wait until somebody has it opened.
+    LostWaiting,
 }
 
 /// See the module.

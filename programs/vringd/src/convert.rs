@@ -265,6 +265,7 @@ pub(crate) fn link_out(link: storage::Link) -> api::LinkInfo {
             storage::LinkState::Open => api::LinkState::Open,
             storage::LinkState::Opening => api::LinkState::Opening,
             storage::LinkState::Lost => api::LinkState::Lost,
+            storage::LinkState::LostWaiting => api::LinkState::LostWaiting,
         },
         for_ms: link.since.map(|since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX)),
         reason: link.why,

@@ -390,6 +390,64 @@ fn what_is_lost_is_opened_again_when_somebody_says_so() -> Result<()> {
     daemon.stop()
 }
 
+/// A guest whose requests wait hears nothing of it; nor does one whose disk goes meanwhile hear more than an error.
+#[test]
+fn requests_of_what_is_lost_wait_for_a_word_where_they_are_to() -> Result<()> {
+    let mut place = Place::new()?;
+    let refusal = place.refused(&["serve", &place.written(", migratable = true, on_lost = 'wait'")?])?;
+    ensure!(refusal.contains("storage.migratable") && refusal.contains("`on_lost = \"wait\"`"), "{refusal}");
+    let daemon = place.serve(", on_lost = 'wait'")?;
+    let (frontend, mut ring) = place.connect()?;
+    ensure!(write(&mut ring, 1, 1) == OK);
+    let wait_until_lost = || eventually("a loss", || Ok(link(&daemon)?.state == LinkState::LostWaiting));
+    place.take_lock_away()?;
+    thread::scope(|scope| {
+        // Many, so that some meet the loss and some come behind it.
+        let waiting = scope.spawn(|| {
+            let written = (2..40).all(|block| write(&mut ring, block, 2) == OK);
+            written && (2..40).all(|block| read(&mut ring, block) == contents(block, 2))
+        });
+        wait_until_lost()?;
+        eventually("a request", || Ok(daemon.ring("disk", 0)?.figures.in_flight > 0))?;
+        let lost = link(&daemon)?;
+        ensure!(lost.reason.as_deref() == Some("its lock was taken away"), "{lost:?}");
+        let said = daemon.output();
+        ensure!(said.contains("an image is lost to its guest, whose requests wait"), "{said}");
+        let metrics = daemon.client().text("/metrics")?;
+        ensure!(metrics.contains("vringd_disk_lost{disk=\"disk\"} 1"), "{metrics}");
+        // Somebody else has it: the word was spoken too early.
+        let other = RbdStorage::open(&place.options("rbd/disk")?)?;
+        daemon.client().send::<Disk>(Method::POST, "/v1/disks/disk/reopen", &())?;
+        wait_until_lost()?;
+        ensure!(!waiting.is_finished(), "nobody has answered it");
+        drop(other);
+        daemon.client().send::<Disk>(Method::POST, "/v1/disks/disk/reopen", &())?;
+        ensure!(waiting.join().expect("no panic"), "all are done, each with its own data");
+        Ok::<_, anyhow::Error>(())
+    })?;
+    ensure!(read(&mut ring, 1) == contents(1, 1) && link(&daemon)?.state == LinkState::Open);
+    place.take_lock_away()?;
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let end = Instant::now() + Duration::from_secs(60);
+            // The first that meets a lost image is done again, and waits.
+            while Instant::now() < end {
+                if write(&mut ring, 3, 3) != OK {
+                    return true;
+                }
+            }
+            false
+        });
+        wait_until_lost()?;
+        eventually("a request", || Ok(daemon.ring("disk", 0)?.figures.in_flight > 0))?;
+        daemon.remove("disk", true)?;
+        ensure!(waiting.join().expect("no panic"), "it fails");
+        Ok::<_, anyhow::Error>(())
+    })?;
+    drop((ring, frontend));
+    daemon.stop()
+}
+
 #[test]
 fn what_waits_for_a_cluster_ends_with_its_export() -> Result<()> {
     let mut place = Place::new()?;

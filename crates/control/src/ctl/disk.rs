@@ -10,7 +10,7 @@ use disk::{Distribution, RbdSpec, StorageSpec};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
-use values::Luks;
+use values::{Luks, OnLost};
 
 /// A disk, its device and who serves it.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args)]
@@ -98,6 +98,9 @@ pub struct StorageFlags {
     /// Configuration of the Ceph cluster, for storage rbd [default: /etc/ceph/ceph.conf]
     #[arg(long, value_name = "FILE", help_heading = "Storage")]
     pub rbd_conf: Option<PathBuf>,
+    /// What becomes of requests when the image is lost to its guest, for storage rbd: error or wait [default: error]
+    #[arg(long, value_enum, hide_possible_values = true, value_name = "WHAT", help_heading = "Storage")]
+    pub rbd_on_lost: Option<OnLost>,
     /// Socket of the qemu-pr-helper that sends a guest's persistent reservations, for storage sg [default: none, they go to the device]
     #[arg(long, value_name = "PATH", help_heading = "Storage")]
     pub pr_helper: Option<PathBuf>,
@@ -321,6 +324,7 @@ impl StorageFlags {
             ("snapshot", self.snapshot.as_ref().map(|snapshot| json!(snapshot))),
             ("user", self.rbd_user.as_ref().map(|user| json!(user))),
             ("conf", self.rbd_conf.as_ref().map(|conf| json!(conf))),
+            ("on_lost", self.rbd_on_lost.map(|on_lost| json!(on_lost))),
             ("pr_helper", self.pr_helper.as_ref().map(|path| json!(path))),
             ("timeout", self.sg_timeout.map(|timeout| json!(timeout))),
             ("unfiltered", self.sg_unfiltered.then_some(json!(true))),
@@ -366,6 +370,7 @@ impl StorageFlags {
             "luks" => "--luks-key-file".to_owned(),
             "user" => "--rbd-user".to_owned(),
             "conf" => "--rbd-conf".to_owned(),
+            "on_lost" => "--rbd-on-lost".to_owned(),
             "timeout" => "--sg-timeout".to_owned(),
             "unfiltered" => "--sg-unfiltered".to_owned(),
             "execution" if self.threads.is_some() => "--threads".to_owned(),
@@ -485,10 +490,11 @@ mod tests {
 
     #[test]
     fn an_image_of_ceph_is_named_in_one_word() {
-        let options = "--rbd-user me --rbd-conf /c";
+        let options = "--rbd-user me --rbd-conf /c --rbd-on-lost wait";
         let Ok(StorageSpec::Rbd(image)) = describe("rbd", Some("p/n/i@s"), None, options) else { panic!() };
         assert_eq!(image.spec().to_string(), "p/n/i@s");
         assert_eq!((image.user.as_str(), image.conf.to_str()), ("me", Some("/c")));
+        assert_eq!(image.on_lost, OnLost::Wait);
         assert_eq!(describe("rbd", Some("p/i"), None, "--snapshot s"), describe("rbd", Some("p/i@s"), None, ""));
         let refused = |path, options| describe("rbd", path, None, options).unwrap_err();
         assert!(refused(Some("p/i@s"), "--snapshot t").starts_with("--snapshot: is named by the image already"));

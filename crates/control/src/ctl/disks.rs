@@ -168,10 +168,10 @@ fn used_by(disk: &Disk) -> String {
 }
 
 pub(super) fn access(storage: &StorageInfo) -> &'static str {
-    match storage.held {
-        Some(false) => "not held",
-        _ if storage.link.as_ref().is_some_and(|link| link.state == LinkState::Opening) => "opening",
-        _ if storage.link.as_ref().is_some_and(|link| link.state == LinkState::Lost) => "lost",
+    match (storage.held, storage.link.as_ref().map(|link| link.state)) {
+        (Some(false), _) => "not held",
+        (_, Some(LinkState::Opening)) => "opening",
+        (_, Some(LinkState::Lost | LinkState::LostWaiting)) => "lost",
         _ if storage.read_only => "read-only",
         _ => "writable",
     }

@@ -218,6 +218,7 @@ fn link(link: &LinkInfo) -> String {
         LinkState::Open => return String::new(),
         LinkState::Opening => "being opened again, requests wait",
         LinkState::Lost => "lost, requests fail",
+        LinkState::LostWaiting => "lost, requests wait",
     };
     let since = link.for_ms.map(|ms| format!(" for {} s", ms / 1000)).unwrap_or_default();
     let reason = link.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();

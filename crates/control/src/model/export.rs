@@ -117,6 +117,8 @@ pub enum LinkState {
     Opening,
     /// It is not opened again by itself, and they fail.
     Lost,
+    /// It is not opened again by itself, and they wait until somebody has it opened.
+    LostWaiting,
 }
 
 /// What a directory serves, and what the guest holds of it.

@@ -1,6 +1,7 @@
 //! All figures in the OpenMetrics text format. A scrape reads one snapshot of the daemon.
 
 mod job;
+mod link;
 mod p9;
 mod volume;
 
@@ -8,8 +9,8 @@ use crate::daemon::Daemon;
 use crate::error::ApiError;
 use crate::model::policy::PlacementPolicy;
 use crate::model::{
-    DirectoryInfo, Export, Info, Job, LATENCY_BOUNDS_US, LatencySummary, P9Info, RingInfo, RingState, SessionState,
-    StorageInfo, VolumeInfo, Worker,
+    DirectoryInfo, Disk, Export, Info, Job, LATENCY_BOUNDS_US, LatencySummary, P9Info, RingInfo, RingState,
+    SessionState, StorageInfo, VolumeInfo, Worker,
 };
 use crate::scope::Scope;
 use prometheus_client::collector::Collector;
@@ -30,6 +31,7 @@ pub(super) fn text(daemon: &dyn Daemon) -> Result<String, ApiError> {
         placement: daemon.placement()?,
         exports: daemon.exports()?,
         workers: daemon.workers(&Scope::Daemon)?,
+        disks: daemon.disks()?,
         jobs: daemon.jobs()?,
     };
     let mut registry = Registry::with_prefix("vringd");
@@ -46,6 +48,7 @@ struct Snapshot {
     placement: PlacementPolicy,
     exports: Vec<Export>,
     workers: Vec<Worker>,
+    disks: Vec<Disk>,
     jobs: Vec<Job>,
 }
 
@@ -301,6 +304,7 @@ impl Collector for Snapshot {
         DIRECTORY.iter().try_for_each(|figure| figure.encode(encoder, &directories))?;
         p9::encode(encoder, &over_9p)?;
         volume::encode(encoder, &volumes)?;
+        link::encode(encoder, &self.disks)?;
         encode_requests(encoder, &rings)?;
         RING.iter().try_for_each(|figure| figure.encode(encoder, &rings))?;
         LATENCIES.iter().try_for_each(|latency| encode_latency(encoder, latency, &rings))?;

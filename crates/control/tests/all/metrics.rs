@@ -13,6 +13,8 @@ pub(crate) fn text() -> String {
     let over_9p = "name = 'p9'\nkind = 'dir'\nlisten = 'tcp:0'\ndirectory = { path = '/srv', protocol = '9p' }";
     served.fake.add_export(toml::from_str(over_9p).unwrap()).unwrap();
     served.fake.add_export(describe("vol", "kind = 'volume', path = '/v', sync = 'always'", 1)).unwrap();
+    served.fake.add_export(describe("near", "kind = 'rbd', image = 'near'", 1)).unwrap();
+    served.fake.add_export(describe("lost", "kind = 'rbd', image = 'lost', on_lost = 'wait'", 1)).unwrap();
     for job in [
         r#"{"kind": "backup", "disks": [{"disk": "root", "target": "/b"}, {"disk": "vol", "target": "/v"}]}"#,
         r#"{"kind": "mirror", "disk": "data", "target": "/m"}"#,
@@ -68,6 +70,10 @@ fn counters_of_rings_and_workers_are_there() {
     assert_eq!(number(&scrape, "vringd_directory_descriptors", &home), 300.0);
     assert_eq!(number(&scrape, "vringd_directory_open_files", &home), 12.0);
     assert_eq!(number(&scrape, "vringd_build_info", &[("version", "0.1.0")]), 1.0);
+    for (disk, lost) in [("near", 0.0), ("lost", 1.0)] {
+        assert_eq!(number(&scrape, "vringd_disk_lost", &[("disk", disk)]), lost, "{disk}");
+        assert_eq!(number(&scrape, "vringd_disk_opening", &[("disk", disk)]), 0.0, "{disk}");
+    }
 }
 
 #[test]

@@ -3,8 +3,12 @@
 use super::latency;
 use control::ApiError;
 use control::model::directory::Directory;
-use control::model::{DaxInfo, DirectoryInfo, Execution, Export, NewExport, P9Info, Protocol, StorageInfo, VolumeInfo};
+use control::model::{
+    DaxInfo, DirectoryInfo, Execution, Export, LinkInfo, LinkState, NewExport, P9Info, Protocol, StorageInfo,
+    VolumeInfo,
+};
 use disk::{StorageSpec, VolumeOptions};
+use values::OnLost;
 
 /// What the fake serves of a directory: a guest has looked around in it.
 pub(super) fn directory_info(directory: &Directory, export: &str) -> DirectoryInfo {
@@ -70,7 +74,16 @@ pub(super) fn storage_info(block_size_bytes: u32, storage: &StorageSpec) -> Resu
         execution: Execution::Auto,
         execution_chosen: if storage.kind() == "file" { Execution::Uring } else { Execution::Inline },
         held: storage.migratable().map(|_| false),
-        link: None,
+        // One that is to wait has something to wait for.
+        link: match storage {
+            StorageSpec::Rbd(image) if image.on_lost == OnLost::Wait => Some(LinkInfo {
+                state: LinkState::LostWaiting,
+                for_ms: Some(12_000),
+                reason: Some("its lock was taken away".into()),
+            }),
+            StorageSpec::Rbd(_) => Some(LinkInfo { state: LinkState::Open, for_ms: None, reason: None }),
+            _ => None,
+        },
         volume: match (storage, storage.intent_log()) {
             (StorageSpec::Volume(volume), _) => Some(volume_info(volume)),
             (_, Some(log)) => {
