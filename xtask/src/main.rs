@@ -6,6 +6,7 @@ mod fuzz;
 mod links;
 mod make;
 mod package;
+mod space;
 mod step;
 mod test;
 mod tools;

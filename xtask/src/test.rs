@@ -11,6 +11,7 @@ use guest::qemu::{self, ACCELERATOR_VARIABLE};
 
 use crate::fuzz;
 use crate::make;
+use crate::space;
 use crate::step::{self, cargo};
 
 const TASK: &str = "test";
@@ -68,6 +69,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if options.quick {
         return quick(&options.filter);
     }
+    space::warn(TASK);
     make_and_build()?;
     let lab = Lab::locate()?;
     // Tried once, not by each test.
@@ -78,9 +80,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         everything.env(MORE_VARIABLE, MORE_AT_NIGHT);
     }
     if has_nextest() {
-        // One more than there are processors: many tests wait most of the time, and those with guests keep to their number.
+        // Two more than there are processors: many tests wait most of the time, and those with guests keep to their number.
         let processors = thread::available_parallelism().map_or(1, usize::from);
-        everything.arg("--test-threads").arg((processors + 1).to_string());
+        everything.arg("--test-threads").arg((processors + 2).to_string());
     }
     thread::scope(|scope| {
         // What needs a program of its own is no test of the workspace; who asks for some tests does not ask for it.
@@ -89,7 +91,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let tortured =
             tortured.map(|tortured| tortured.join().unwrap_or_else(|panicked| panic::resume_unwind(panicked)));
         tested.and(tortured.unwrap_or(Ok(())))
-    })?;
+    })
+    .inspect_err(|_| space::warn(TASK))?;
     if has_nextest() && options.filter.iter().all(|word| !word.starts_with('-')) {
         // nextest does not run examples in documentation; what only it understands chooses none of them.
         step::run(TASK, cargo(&["test", "--workspace", "--locked", "--doc"]).args(&options.filter))?;
@@ -110,7 +113,7 @@ fn short_tortures() -> Result<()> {
         TASK,
         &["kill", "--rbd", "--frontend-rounds", "20", "--crash-rounds", "10", "--guest-rounds", "0"],
     )?;
-    step::built_torture(TASK, &["cluster", "--osd-kills", "2", "--monitor-kills", "1", "--cuts", "3"])?;
+    step::built_torture(TASK, &["cluster", "--osd-kills", "2", "--monitor-kills", "1", "--cuts", "5"])?;
     step::built_torture(TASK, &["powercut", "--cuts", POWER_CUTS, "--each-barrier"])?;
     step::built_torture(TASK, &["powercut", "--reservations", "--cuts", POWER_CUTS, "--each-barrier"])
 }
