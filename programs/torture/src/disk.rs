@@ -129,7 +129,7 @@ impl Disk {
         fs::create_dir(&place)?;
         let mut cluster = Cluster::start(&Lab::locate()?, &place, store)?;
         cluster.run(&format!("rbd create --size {bytes}B --object-size 64K {RBD_IMAGE}"))?;
-        let served = Served::Rbd { image: format!("rbd:rbd/{RBD_IMAGE}"), conf: cluster.conf() };
+        let served = Served::Rbd { image: RBD_IMAGE.into(), conf: cluster.conf() };
         Ok(Self { served, image: place.join("exported"), _memory: None, cluster: Some(cluster) })
     }
 

@@ -45,10 +45,10 @@ enum What {
     /// A third of it under a frontend that checks every request, to which the gap between two completions is what an upgrade
     /// costs; a third under a QEMU guest that runs fio with verification; a third under a client of a directory.
     Upgrade(upgrade::Options),
-    /// Take the parts of a Ceph cluster away under load, and give them back.
+    /// Fail and restore the parts of a Ceph cluster under load.
     ///
-    /// Its OSD and its monitor are killed and started again, the network is cut and mended, and at times the server dies meanwhile. It
-    /// needs the lab, and is in a network of its own, for which user namespaces do.
+    /// Its OSD and its monitor are killed and started again, the network is cut and restored, and half of the time the server is killed
+    /// meanwhile. Needs the lab; runs in a network namespace of its own, for which user namespaces suffice.
     Cluster(cluster::Options),
     /// Attack it as guests and frontends can that break every rule, while another disk is under verified load.
     Hostile(hostile::Options),

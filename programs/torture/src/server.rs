@@ -123,7 +123,7 @@ pub(crate) enum Served {
     },
     /// A disk that is an image of a Ceph cluster.
     Rbd {
-        /// The image, as `vringd disk` takes it.
+        /// The image, in the pool `rbd`.
         image: String,
         /// The configuration of the cluster.
         conf: PathBuf,
@@ -217,7 +217,7 @@ impl Setup {
                 };
             }
             Served::Rbd { image, conf } => {
-                command.arg("--rbd-conf").arg(conf).arg(image);
+                command.arg("--rbd-conf").arg(conf).arg(format!("rbd:rbd/{image}"));
             }
             Served::Null(mebibytes) => {
                 command.args(["--storage", "null", "--size", &format!("{mebibytes}M")]);

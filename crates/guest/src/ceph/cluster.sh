@@ -35,10 +35,14 @@ ceph-osd -i 0 --mkfs --no-mon-config --osd-uuid "$osd"
 start_monitor
 # What asks a program of the cluster waits for it, and would for one that has ended.
 while_runs() {
-	local asked=$1
+	local program asking ended
+	program=$(cat "$1.pid")
 	shift
+	kill -0 "$program"
 	"$@" &
-	wait -n $! "$(cat "$asked.pid")"
+	asking=$!
+	wait -n -p ended "$asking" "$program"
+	[ "$ended" = "$asking" ]
 }
 while_runs ceph-mon ceph --connect-timeout 30 osd new "$osd" 0
 start_osd

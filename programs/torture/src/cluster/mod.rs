@@ -13,7 +13,6 @@ mod network;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::Path;
-use std::process;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -31,13 +30,19 @@ use crate::rng::Rng;
 use crate::server::{POLL, Server, Setup};
 
 const BLOWS_A_SESSION: u32 = 10;
-const IMAGE_BYTES: u64 = 16 << 20;
+/// Small, so that what lands late lands on something.
+const IMAGE_BYTES: u64 = 4 << 20;
 /// How long all is well before something goes.
 const LIFE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_millis(500);
 /// How long it is away.
 const ABSENCE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_millis(2500);
+/// How long what was under way may still arrive when something is away.
+const SETTLED: Duration = Duration::from_millis(300);
 /// The daemon dies, too, once in so many absences.
-const DEATHS: u64 = 4;
+const DEATHS: u64 = 2;
+/// How long the kernel may keep what a dead daemon has sent into a network that was cut: it tries again after 0.2 s, and each time after
+/// twice as long.
+const LATE: Duration = Duration::from_secs(5);
 /// For what is back to be found, by a daemon that starts as by one that runs.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How many completions have to follow before all is well again.
@@ -114,9 +119,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
     ensure!(options.osd_kills + options.monitor_kills + options.cuts > 0, "nothing is to go away: all counts are 0");
     let program = options.common.program.find()?;
     let Some(network) = Network::own()? else {
-        let ended = Network::run_inside(&program)?;
-        // It has said all that there is to say.
-        process::exit(ended.code().unwrap_or(1));
+        return Network::enter(&program).map(drop);
     };
     let seed = options.common.seed("cluster");
     let mut rng = Rng::new(seed, 0);
@@ -171,8 +174,9 @@ impl<'a> Session<'a> {
     fn new(program: &Path, rng: &mut Rng, network: &'a Network) -> Result<Self> {
         let directory = TempDir::with_prefix("vringd-torture-")?;
         let disk = Disk::rbd(directory.path(), IMAGE_BYTES, Store::File)?;
-        let ring = RingShape { size: rng.pick(&[8, 32, 128]), event_idx: rng.once_in(2) };
-        let (queues, depth) = (rng.within(1..=4) as u16, rng.within(1..=u64::from(ring.size / 4)) as u16);
+        let ring = RingShape { size: rng.pick(&[32, 128, 256]), event_idx: rng.once_in(2) };
+        let (queues, most) = (rng.within(1..=4) as u16, u64::from(ring.size / 4));
+        let depth = rng.within(most / 2..=most) as u16;
         let workers = rng.pick(&["shared", "one", "2", "per-queue"]);
         let setup = Setup {
             program: program.to_owned(),
@@ -227,7 +231,14 @@ impl<'a> Session<'a> {
         self.load.take_gap();
         let (network, cluster) = (self.network, self.disk.cluster().context("the disk is in a cluster")?);
         self.load.run_while(|| part.goes(cluster, network))?;
-        self.run_for(absence)?;
+        self.run_for(absence.min(SETTLED))?;
+        let written = self.load.tally().writes;
+        self.run_for(absence.saturating_sub(SETTLED))?;
+        // Reads of what was never written are answered without the cluster.
+        ensure!(
+            part == Part::Monitor || self.load.tally().writes == written,
+            "writes are answered: it is not away, and this proves nothing"
+        );
         if daemon_dies {
             let server = self.server.as_mut().context("there is no server")?;
             server.kill()?;
@@ -238,6 +249,9 @@ impl<'a> Session<'a> {
         self.load.run_while(|| part.returns(cluster, network))?;
         if daemon_dies {
             self.serve().context("the next daemon")?;
+        }
+        if daemon_dies && part == Part::Network {
+            self.run_for(LATE).context("what the dead daemon has sent may arrive")?;
         }
         let enough = self.load.tally().requests() + self.load.in_flight() + COMPLETIONS_AFTER;
         self.load.run(|load| load.tally().requests() >= enough).context("after it was back")?;

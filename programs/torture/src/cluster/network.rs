@@ -1,19 +1,22 @@
 //! A network of this program's own: it has nothing but a loopback interface, and that can be cut.
 
+use std::convert::Infallible;
 use std::env;
-use std::ffi::c_char;
+use std::ffi::{OsString, c_char};
+use std::fs;
 use std::io::Error;
 use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, ExitStatus};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use rustix::net::{AddressFamily, SocketType, socket};
 
 use crate::server::PROGRAM_VARIABLE;
 
-/// Tells a run that it is in a network of its own.
-const INSIDE_VARIABLE: &str = "TORTURE_HAS_A_NETWORK";
+/// Tells a run which network it is not in, since it has one of its own.
+const OUTSIDE_VARIABLE: &str = "TORTURE_OUTSIDE_NETWORK";
 const LOOPBACK: &[u8] = b"lo";
 
 /// The loopback interface, with all that this program and its servers say to each other over a network.
@@ -23,7 +26,8 @@ pub(super) struct Network(());
 impl Network {
     /// The network that this program is in, if it is its own.
     pub(super) fn own() -> Result<Option<Self>> {
-        if env::var_os(INSIDE_VARIABLE).is_none() {
+        let here = Self::here()?;
+        if env::var_os(OUTSIDE_VARIABLE).is_none_or(|outside| outside == here) {
             return Ok(None);
         }
         let network = Self(());
@@ -31,13 +35,21 @@ impl Network {
         Ok(Some(network))
     }
 
-    /// Runs this program once more in a network of its own, with `vringd` for the program under torture. Needs no rights.
-    pub(super) fn run_inside(vringd: &Path) -> Result<ExitStatus> {
+    /// Goes on as this program anew, in a network of its own, with `vringd` for the program under torture. Needs no rights.
+    ///
+    /// # Errors
+    /// Always one: it comes back only where that fails.
+    pub(super) fn enter(vringd: &Path) -> Result<Infallible> {
         let mut command = Command::new("unshare");
-        command.args(["--user", "--map-root-user", "--net", "--fork", "--kill-child", "--"]);
+        command.args(["--user", "--map-root-user", "--net", "--"]);
         command.arg(env::current_exe().context("a program has a path")?).args(env::args_os().skip(1));
-        command.env(INSIDE_VARIABLE, "1").env(PROGRAM_VARIABLE, vringd);
-        command.status().context("cannot run unshare (util-linux)")
+        command.env(OUTSIDE_VARIABLE, Self::here()?).env(PROGRAM_VARIABLE, vringd);
+        Err(command.exec()).context("cannot run unshare (util-linux)")
+    }
+
+    /// The name of the network that this program is in (network_namespaces(7)).
+    fn here() -> Result<OsString> {
+        Ok(fs::read_link("/proc/self/ns/net")?.into_os_string())
     }
 
     /// What is sent from now on is lost, and connections know nothing of it.

@@ -253,7 +253,8 @@ impl Load {
             let working = scope.spawn(work);
             let ran = self.run(|_| working.is_finished());
             let done = working.join().map_err(|_| anyhow!("a thread beside the load panicked"));
-            ran.and(done?)
+            ran?;
+            done?
         })
     }
 

@@ -12,7 +12,7 @@
 //! A SCSI disk is reserved by its driver, for good, before the first server dies. What is shown of that afterwards is exact, and what a
 //! unit has to say first it says once on each connection; see `frontend::scsi`.
 //!
-//! While the server is dead its image is compared with what was acknowledged; at the end all that is in flight must come
+//! While the server is dead a raw image is compared with what was acknowledged; at the end all that is in flight must come
 //! back, and the disk is read through the server and beside it.
 
 use std::fmt;

@@ -44,7 +44,7 @@ fn storage(served: &Served) -> Result<String> {
             }
         }
         Served::Rbd { image, conf } => {
-            format!("{{ kind = 'rbd', image = '{}', conf = {} }}", image.trim_start_matches("rbd:"), shown(conf)?)
+            format!("{{ kind = 'rbd', image = '{image}', conf = {} }}", shown(conf)?)
         }
         Served::Null(mebibytes) => format!("{{ kind = 'null', size = '{mebibytes}M' }}"),
         Served::Directory { .. } => bail!("a directory is no disk"),
