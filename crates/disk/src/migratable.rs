@@ -389,13 +389,13 @@ impl Remote for Migratable {
         }
     }
 
-    fn open_again(&self) -> Result<(), StorageError> {
-        let refused = |why: &str| StorageError::Io { action: Action::Look, source: io::Error::other(why.to_owned()) };
+    fn open_again(&self) -> io::Result<()> {
         let Some(open) = self.held() else {
             let lost = self.state().lost.take();
-            return lost.map(drop).ok_or_else(|| refused("it is not held: it is opened when a guest runs"));
+            return lost.map(drop).ok_or_else(|| io::Error::other("it is not held: it is opened when a guest runs"));
         };
-        open.remote().map_or_else(|| Err(refused("it is on this machine, and never lost")), Remote::open_again)
+        let never_lost = || Err(io::Error::other("it is on this machine, and never lost"));
+        open.remote().map_or_else(never_lost, Remote::open_again)
     }
 
     fn end_waiting(&self, for_good: bool) {

@@ -233,7 +233,7 @@ impl Storage for View {
             Ok((offset, len)) if task.operation != Operation::Flush => (offset, len),
             checked => return Step::Done(checked.map(|_| ())),
         };
-        let Task { operation, buffers, state } = task;
+        let Task { operation, buffers, state, .. } = task;
         let reading = state.of::<Reading>();
         reading.rest = None;
         if !self.guards.has_some(offset, len) {

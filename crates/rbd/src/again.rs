@@ -9,7 +9,7 @@ use crate::error::RbdError;
 use crate::ffi::Library;
 use crate::guard;
 use crate::held::Held;
-use crate::open::{client, open};
+use crate::open::{Expected, client, open};
 use crate::openings::{OPENINGS, Place, Waits};
 use crate::options::RbdOptions;
 use crate::room;
@@ -32,8 +32,8 @@ const TURN: Duration = Duration::from_millis(500);
 
 /// What is to be opened again.
 pub(crate) struct Again {
-    /// What it has to be still; nothing if it may be whatever it is now.
-    was: Option<Was>,
+    /// What it has to be.
+    expected: Expected,
     /// When it is tried first.
     after: Duration,
     /// Closed when that has ended.
@@ -43,17 +43,17 @@ pub(crate) struct Again {
 impl Again {
     /// What this `was`, and only if nobody else has had it.
     pub(crate) fn as_it_was(was: &Was) -> Again {
-        Again { was: Some(was.clone()), after: Duration::ZERO, before: None }
+        Again { expected: Expected::Untouched(was.clone()), after: Duration::ZERO, before: None }
     }
 
     /// The same behind one that is open still.
     pub(crate) fn behind(before: Arc<Opened>, was: &Was, after: Duration) -> Again {
-        Again { was: Some(was.clone()), after, before: Some(before) }
+        Again { expected: Expected::Untouched(was.clone()), after, before: Some(before) }
     }
 
-    /// Whatever has its name.
-    pub(crate) fn as_it_is() -> Again {
-        Again { was: None, after: Duration::ZERO, before: None }
+    /// What this `was`, whoever has written it since.
+    pub(crate) fn as_it_is(was: &Was) -> Again {
+        Again { expected: Expected::Same(was.clone()), after: Duration::ZERO, before: None }
     }
 
     /// Has a thread open it for `connection`, until what is returned first is dropped.
@@ -65,7 +65,7 @@ impl Again {
         let (ends, ended) = channel();
         let (options, connection) = (options.clone(), Arc::downgrade(connection));
         // It is this process's still, to whoever else opens it here.
-        let held = self.was.as_ref().and_then(|was| was.owner.as_deref()).map(Held::by);
+        let held = self.expected.untouched().and_then(|was| was.owner.as_deref()).map(Held::by);
         let opens = move || {
             let _busy = Busy::new();
             self.keep_trying(&options, &connection, &ended);
@@ -87,20 +87,20 @@ impl Again {
             let Some(connection) = connection.upgrade() else { return };
             match opened {
                 Ok(opened) => {
-                    let (opened, waited) = connection.come(opened);
+                    let (opened, waited) = connection.come(opened, self.expected.untouched().is_some());
                     let ms = begun.elapsed().as_millis();
                     tracing::info!(%image, ms, waited, "an image is open again");
                     // Whoever has it last waits for this thread.
                     drop(connection);
                     // Guests do not wait for that. What was taken as it is was signed before.
-                    if let Some(held) = opened.live.held().filter(|_| self.was.is_some()) {
+                    if let Some(held) = opened.live.held().filter(|_| self.expected.untouched().is_some()) {
                         guard::sign(&opened.live.image, &image, held);
                     }
                     return;
                 }
                 Err(RbdError::Lost { why, .. }) => return lose(&connection, &why),
                 // Whoever has it may write it for as long as he likes.
-                Err(error @ RbdError::Locked { .. }) if self.was.is_none() => {
+                Err(error @ RbdError::Locked { .. }) if self.expected.untouched().is_none() => {
                     return lose(&connection, &error.to_string());
                 }
                 Err(error) => {
@@ -121,8 +121,8 @@ impl Again {
         let _turn = TURNS.take(&monitors);
         let _opening = OPENINGS.begin(Place { monitors, spec: options.spec() }, Waits::Guests(connection.clone()))?;
         room::look(1).map_err(|why| RbdError::NoRoom { spec: options.spec().to_string(), why })?;
-        let opened = open(options, client, self.was.as_ref(), &|| connection.strong_count() > 0);
-        if let Some(was) = &mut self.was {
+        let opened = open(options, client, &self.expected, &|| connection.strong_count() > 0);
+        if let Expected::Untouched(was) = &mut self.expected {
             // That was seen to, if it could be.
             was.watcher = None;
         }

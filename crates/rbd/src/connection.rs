@@ -75,7 +75,8 @@ enum State {
     /// They are handed over.
     Open(Arc<Opened>),
     /// They wait for it to be opened again.
-    Opening { line: Line, since: Instant, why: String, was: Box<Was>, _ends: Sender<()> },
+    /// If it is lost then, they `may_wait` on.
+    Opening { line: Line, may_wait: bool, since: Instant, why: String, was: Box<Was>, _ends: Sender<()> },
     /// They fail; or wait for somebody's word, where there is a line.
     Lost { line: Option<Line>, since: Instant, why: String, was: Box<Was> },
 }
@@ -88,6 +89,10 @@ pub(crate) struct Connection {
     is_ending: AtomicBool,
     /// Images up to this number were lost: what ends of them is done again on no later one, which may be another's work.
     lost_up_to: AtomicU64,
+    /// The first image behind which nobody else can have written, since somebody had it opened as it was.
+    same_since: AtomicU64,
+    /// What a cache has had of an image is gone, and no flush has failed for it yet.
+    owes_loss: AtomicBool,
     budget: Arc<Budget<Parked>>,
     options: RbdOptions,
     /// What guests are told of it.
@@ -102,6 +107,8 @@ impl Connection {
             opener: Mutex::default(),
             is_ending: AtomicBool::new(false),
             lost_up_to: AtomicU64::new(0),
+            same_since: AtomicU64::new(0),
+            owes_loss: AtomicBool::new(false),
             budget: budget(this, jobs),
             options: options.clone(),
             about,
@@ -112,7 +119,8 @@ impl Connection {
     pub(crate) fn again(was: Was, options: &RbdOptions, jobs: &Jobs) -> io::Result<Arc<Connection>> {
         let about = was.about.clone();
         let (why, first) = ("the daemon's program was replaced".to_owned(), Again::as_it_was(&was));
-        let lost = State::Lost { line: None, since: Instant::now(), why: why.clone(), was: Box::new(was.clone()) };
+        let line = Some(Line::default());
+        let lost = State::Lost { line, since: Instant::now(), why: why.clone(), was: Box::new(was.clone()) };
         let (state, options) = (RwLock::new(lost), options.clone());
         let is_ending = AtomicBool::new(false);
         let connection = Arc::new_cyclic(|this| Connection {
@@ -120,6 +128,8 @@ impl Connection {
             opener: Mutex::default(),
             is_ending,
             lost_up_to: AtomicU64::new(0),
+            same_since: AtomicU64::new(0),
+            owes_loss: AtomicBool::new(false),
             budget: budget(this, jobs),
             options,
             about,
@@ -132,8 +142,9 @@ impl Connection {
     fn begin(self: &Arc<Self>, state: &mut State, again: Again, was: Was, why: String) -> io::Result<()> {
         let (ends, opener) = again.begin(&self.options, self)?;
         *self.opener.lock().unwrap_or_else(PoisonError::into_inner) = Some(opener);
+        let may_wait = !matches!(state, State::Lost { line: None, .. });
         let line = state.take_line();
-        *state = State::Opening { line, since: Instant::now(), why, was: Box::new(was), _ends: ends };
+        *state = State::Opening { line, may_wait, since: Instant::now(), why, was: Box::new(was), _ends: ends };
         Ok(())
     }
 
@@ -180,7 +191,9 @@ impl Connection {
     /// The request with its image, or nothing where it waits for that, or fails.
     fn admit(&self, bytes: u64, parked: Parked) -> Option<(Parked, Arc<Opened>)> {
         match &*self.state() {
-            State::Open(opened) => return Some((parked, opened.clone())),
+            State::Open(opened) if self.may_follow(&parked) => return Some((parked, opened.clone())),
+            // Its reply says so as it goes.
+            State::Open(_) => {}
             State::Opening { line, .. } | State::Lost { line: Some(line), .. } => {
                 let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
                 // Its reply says so as it goes.
@@ -191,6 +204,16 @@ impl Connection {
             State::Lost { line: None, .. } => {}
         }
         None
+    }
+
+    /// Whether nobody else can have written behind the request that this one follows on.
+    fn may_follow(&self, parked: &Parked) -> bool {
+        parked.follows.is_none_or(|image| image >= self.same_since.load(Ordering::Acquire))
+    }
+
+    /// Whether a flush has to fail, as something is gone that was answered before it. It is told once, as by the kernel.
+    pub(crate) fn takes_loss(&self) -> bool {
+        self.owes_loss.load(Ordering::Relaxed) && self.owes_loss.swap(false, Ordering::AcqRel)
     }
 
     /// One of its requests has ended since the cluster refuses this client, or since the image's lock is not its any more: opens the image again if that is
@@ -210,6 +233,7 @@ impl Connection {
             let reason = format!("{why}, and what librbd had in its cache is gone");
             tracing::error!(image = %self.options.spec(), reason, "an image is lost to its guest, whose requests fail");
             self.lost_up_to.store(Image::newest_number(), Ordering::Release);
+            self.owes_loss.store(true, Ordering::Release);
             let was = Box::new(opened.live.was(self.about.clone()));
             *state = State::Lost { line: None, since: Instant::now(), why: reason, was };
             drop(state);
@@ -233,15 +257,23 @@ impl Connection {
         number <= self.lost_up_to.load(Ordering::Acquire)
     }
 
-    /// It is open again: those who have waited go on, in order. How many these are.
-    pub(crate) fn come(self: &Arc<Self>, opened: Opened) -> (Arc<Opened>, usize) {
+    /// It is open again, `untouched` or as others have left it: those who have waited go on, in order. How many these are.
+    pub(crate) fn come(self: &Arc<Self>, opened: Opened, untouched: bool) -> (Arc<Opened>, usize) {
         let opened = followed(Arc::downgrade(self), opened);
-        let before = std::mem::replace(&mut *self.change(), State::Open(opened.clone()));
+        let before = {
+            let mut state = self.change();
+            if !untouched {
+                self.same_since.store(opened.live.image.number, Ordering::Release);
+            }
+            std::mem::replace(&mut *state, State::Open(opened.clone()))
+        };
         let State::Opening { line, .. } = before else { return (opened, 0) };
-        let line = line.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut line = line.into_inner().unwrap_or_else(PoisonError::into_inner);
+        // The replies of the others say so as they go.
+        line.retain(|(_, parked)| self.may_follow(parked));
         let waited = line.len();
         for (bytes, parked) in line {
-            if let Some((Parked { ready, reply }, permit)) = self.budget.ask(bytes, parked) {
+            if let Some((Parked { ready, reply, .. }, permit)) = self.budget.ask(bytes, parked) {
                 ready.submit(&opened.live.image, reply, permit);
             }
         }
@@ -258,9 +290,9 @@ impl Connection {
     /// It is not opened again by itself: requests that wait fail, and so do all that come, unless they are to wait for somebody's word.
     pub(crate) fn lose(&self, why: &str) {
         let mut state = self.change();
-        let State::Opening { was, .. } = &*state else { return };
-        let was = was.clone();
-        let line = (self.options.on_lost == OnLost::Wait).then(|| state.take_line());
+        let State::Opening { was, may_wait, .. } = &*state else { return };
+        let (was, may_wait) = (was.clone(), *may_wait);
+        let line = (may_wait && self.options.on_lost == OnLost::Wait).then(|| state.take_line());
         if line.is_none() {
             self.lost_up_to.store(Image::newest_number(), Ordering::Release);
         }
@@ -320,7 +352,7 @@ impl Connection {
             State::Opening { .. } => return Ok(()),
             State::Lost { was, why, .. } => (Was::clone(was), why.clone()),
         };
-        self.begin(&mut state, Again::as_it_is(), was, why)?;
+        self.begin(&mut state, Again::as_it_is(&was), was, why)?;
         tracing::info!(image = %self.options.spec(), "an image that was lost is opened as it is now");
         Ok(())
     }
@@ -367,7 +399,7 @@ fn budget(connection: &Weak<Connection>, jobs: &Jobs) -> Arc<Budget<Parked>> {
         elsewhere.go(move || {
             // Whoever has the request keeps it.
             let Some(connection) = connection.upgrade() else { return };
-            if let Some((Parked { ready, reply }, opened)) = connection.admit(permit.bytes(), parked) {
+            if let Some((Parked { ready, reply, .. }, opened)) = connection.admit(permit.bytes(), parked) {
                 ready.submit(&opened.live.image, reply, permit);
             }
         });

@@ -66,6 +66,33 @@ pub(crate) struct OpenImage {
     pub(crate) lock: Option<Held>,
 }
 
+/// What an image has to be.
+#[derive(Clone, Debug)]
+pub(crate) enum Expected {
+    /// Whatever has its name.
+    Anything,
+    /// What it was, whoever has written it since.
+    Same(Was),
+    /// What it was, and nobody else has had it.
+    Untouched(Was),
+}
+
+impl Expected {
+    pub(crate) fn was(&self) -> Option<&Was> {
+        match self {
+            Self::Anything => None,
+            Self::Same(was) | Self::Untouched(was) => Some(was),
+        }
+    }
+
+    pub(crate) fn untouched(&self) -> Option<&Was> {
+        match self {
+            Self::Anything | Self::Same(_) => None,
+            Self::Untouched(was) => Some(was),
+        }
+    }
+}
+
 /// A client with its configuration, not connected, and without threads. Looks whether the files that it needs are there.
 pub(crate) fn client(library: &'static Library, options: &RbdOptions) -> Result<Cluster, RbdError> {
     let path = &options.conf;
@@ -137,17 +164,18 @@ fn check_keyrings(options: &RbdOptions, keyrings: &[PathBuf], is_needed: bool) -
 }
 
 /// Connects, and opens the image, with its lock if it is to be written. Waits for the cluster: nobody's lock is taken when that has lasted
-/// so long that nobody wants the image any more. With what it `was` to the program before this one it has to be that still.
+/// so long that nobody wants the image any more.
 pub(crate) fn open(
     options: &RbdOptions,
     client: Cluster,
-    was: Option<&Was>,
+    expected: &Expected,
     is_wanted: &dyn Fn() -> bool,
 ) -> Result<OpenImage, RbdError> {
     let spec = options.spec();
     let pool = pool(options, client)?;
     let read_only = options.read_only();
-    if let Some(watcher) = was.and_then(|was| was.watcher.as_deref())
+    let was = expected.was();
+    if let Some(watcher) = expected.untouched().and_then(|was| was.watcher.as_deref())
         && let Err(errno) = pool.keep_out(watcher, WATCH_LASTS_S)
     {
         // Whoever may only read has no right to that.
@@ -184,7 +212,7 @@ pub(crate) fn open(
     if !is_wanted() {
         return Err(RbdError::failed(&spec, "be waited for so long")(Errno(libc::ETIMEDOUT)));
     }
-    let take = || match was {
+    let take = || match expected.untouched() {
         None => guard::take(&image, &spec, &options.user),
         Some(was) => {
             let before = was.owner.as_deref().ok_or_else(|| lost("its lock was nobody's"))?;

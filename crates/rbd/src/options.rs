@@ -16,7 +16,7 @@ use values::{FieldError, OnLost};
 /// What a migratable image cannot be.
 const SNAPSHOT: &str = "a snapshot, which any number of daemons share";
 /// A guest that is to go elsewhere stops first.
-const WAITS: &str = "`on_lost = \"wait\"`, by which a guest that stops would wait, too";
+const WAITS: &str = "`on_lost = \"wait\"`, which would keep a guest from stopping";
 
 /// An image of a Ceph cluster (RBD).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -113,6 +113,10 @@ impl Kind for RbdOptions {
                 "is read and never written: leave `read_only = false` out, or serve a clone of it (`rbd clone`)";
             return Err(FieldError::new("storage.snapshot", message));
         }
+        if self.snapshot.is_some() && self.on_lost == OnLost::Wait {
+            let message = "does not go with a snapshot, which is lost when it was removed: leave one of the two out";
+            return Err(FieldError::new("storage.on_lost", message));
+        }
         check_migratable(
             self,
             &[
@@ -208,8 +212,10 @@ mod tests {
         let options = RbdOptions::new("p/i@s".parse().unwrap());
         options.check(512).unwrap();
         assert!(options.read_only());
-        let written = RbdOptions { read_only: Some(false), ..options };
+        let written = RbdOptions { read_only: Some(false), ..options.clone() };
         assert_eq!(written.check(512).unwrap_err().field, "storage.snapshot");
+        let waits = RbdOptions { on_lost: OnLost::Wait, ..options };
+        assert_eq!(waits.check(512).unwrap_err().field, "storage.on_lost");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::busy::Busy;
 use crate::connection::{Connection, Opened, REFUSED};
 use crate::error::RbdError;
 use crate::ffi::{Cluster, Flight, Library, Parked, Ready};
-use crate::open::{client, open};
+use crate::open::{Expected, client, open};
 use crate::openings::{OPENINGS, Place, Waits};
 use crate::options::RbdOptions;
 use crate::room;
@@ -84,7 +84,7 @@ impl RbdStorage {
     }
 
     fn open_here(options: &RbdOptions, client: Cluster, is_wanted: &dyn Fn() -> bool) -> Result<RbdStorage, RbdError> {
-        let image = open(options, client, None, is_wanted)?;
+        let image = open(options, client, &Expected::Anything, is_wanted)?;
         let (spec, read_only) = (options.spec(), options.read_only());
         let about = Description {
             kind: "rbd",
@@ -133,8 +133,9 @@ impl RbdStorage {
         // What is written is copied. A worker's other rings do not wait for much of that.
         let is_long = operation.action() == Action::Write && task.bytes() > ON_THE_SPOT_MAX && !io.may_block();
         let cost_bytes = if operation == Operation::Flush { 0 } else { self.cost_bytes(task) };
-        let parked = Parked { ready: Ready::of(task, operation), reply: io.reply_by(Ways::THREAD, token) };
-        self.connection.go((cost_bytes, parked), |opened, Parked { ready, reply }, permit| {
+        let follows = task.follows.then(|| task.state.of::<Flight>().image());
+        let parked = Parked { ready: Ready::of(task, operation), reply: io.reply_by(Ways::THREAD, token), follows };
+        self.connection.go((cost_bytes, parked), |opened, Parked { ready, reply, .. }, permit| {
             if is_long {
                 self.jobs.go(move || ready.submit(&opened.live.image, reply, permit));
             } else {
@@ -215,6 +216,8 @@ impl Storage for RbdStorage {
             {
                 return self.hand_on(task, operation, completion.token, io);
             }
+            // What is told by this is told.
+            let _ = action == Action::Flush && self.connection.takes_loss();
             return Step::Done(Err(self.failed(action, errno)));
         };
         let number = flight.image();
@@ -227,6 +230,10 @@ impl Storage for RbdStorage {
         if is_cached && operation.is_durable() && action != Action::Flush && flight.flushing.is_none() {
             flight.flushing = Some(number);
             return self.hand_on(task, Operation::Flush, completion.token, io);
+        }
+        // It was flushed, and what a cache has had of the image before it was not.
+        if action == Action::Flush && self.connection.takes_loss() {
+            return Step::Done(Err(self.failed(action, libc::EIO)));
         }
         // Somebody has made the image smaller meanwhile: librbd reads and writes nothing behind its end.
         let is_outside = task.check(self.capacity_bytes(), self.connection.about().read_only).is_err();
@@ -290,9 +297,8 @@ impl Remote for RbdStorage {
         Some(self.connection.link())
     }
 
-    fn open_again(&self) -> Result<(), StorageError> {
-        let failed = |source| StorageError::Io { action: Action::Look, source };
-        self.connection.open_again().map_err(failed)
+    fn open_again(&self) -> io::Result<()> {
+        self.connection.open_again()
     }
 
     fn end_waiting(&self, for_good: bool) {

@@ -1,6 +1,6 @@
 //! What only a storage has that is on other machines, and can be lost and found.
 
-use crate::StorageError;
+use std::io;
 use std::time::Duration;
 
 /// How things stand with what is behind a storage.
@@ -23,7 +23,7 @@ pub enum LinkState {
     Opening,
     /// It is not opened again by itself, and they fail.
     Lost,
-    /// It is not opened again by itself, and they wait until somebody has it opened.
+    /// It is not opened again by itself, and they wait until an operator reopens it.
     LostWaiting,
 }
 
@@ -37,7 +37,7 @@ pub trait Remote: Send + Sync {
     ///
     /// # Errors
     /// It is open, or there can be no thread.
-    fn open_again(&self) -> Result<(), StorageError>;
+    fn open_again(&self) -> io::Result<()>;
 
     /// Its last user ends: requests that wait for it to be opened fail; `for_good`, so do all that come while it is not open.
     fn end_waiting(&self, for_good: bool);

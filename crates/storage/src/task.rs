@@ -78,6 +78,9 @@ pub struct Task {
     /// Where the data of reads goes and that of writes comes from. They belong to the caller, who fills them before
     /// [`Storage::start`](crate::Storage::start); other operations ignore them.
     pub buffers: Vec<libc::iovec>,
+    /// It is right only where its last operation was done: nobody else can have written there since. Storage that is found again elsewhere, or
+    /// as somebody else has left it, fails it.
+    pub follows: bool,
     /// The storage's own.
     pub state: State,
 }
@@ -125,12 +128,13 @@ impl Default for Task {
 impl Task {
     /// An idle task without buffers.
     pub fn new() -> Task {
-        Task { operation: Operation::Flush, buffers: Vec::new(), state: State::default() }
+        Task { operation: Operation::Flush, buffers: Vec::new(), follows: false, state: State::default() }
     }
 
     /// Sets the operation. Buffers are left as they are.
     pub fn begin(&mut self, operation: Operation) {
         self.operation = operation;
+        self.follows = false;
     }
 
     /// For a task that has ended, until it is needed again: gives back what lists of buffers have beyond a usual length. A guest may

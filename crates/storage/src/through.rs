@@ -1,6 +1,8 @@
 //! Storages that are another one but for something.
 
-use crate::{Counted, Description, Execution, Extent, Handed, Step, Storage, StorageError, Task, VolumeControl};
+use crate::{
+    Counted, Description, Execution, Extent, Handed, Remote, Step, Storage, StorageError, Task, VolumeControl,
+};
 use engine::{Completion, Io, Token};
 use std::ops::Range;
 
@@ -80,5 +82,9 @@ impl<T: Through> Storage for T {
 
     fn volume(&self) -> Option<&dyn VolumeControl> {
         self.below().volume()
+    }
+
+    fn remote(&self) -> Option<&dyn Remote> {
+        self.below().remote()
     }
 }

@@ -3,15 +3,15 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What becomes of requests to storage on other machines that is lost to its guest, until a person has it opened as it is.
+/// What becomes of requests to storage on other machines that is lost to its guest, until an operator reopens it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "snake_case")]
 pub enum OnLost {
-    /// They fail, and the guest hears of it
+    /// They fail
     #[default]
     Error,
-    /// They wait, and so does whoever stops the guest or its device
+    /// They wait, and stopping the guest or resetting its device blocks
     Wait,
 }
 

@@ -278,13 +278,13 @@ impl Daemon {
 
     /// Ends every export, whose sessions are closed and rings drained, and closes every disk.
     pub(crate) fn end_all(&self) {
-        self.jobs.end_all();
         for (disk, _) in self.disks.all() {
-            // Otherwise requests may wait for ever for a cluster.
+            // Otherwise requests, of jobs too, may wait for ever for a cluster.
             if let Some(remote) = disk.storage().remote() {
                 remote.end_waiting(true);
             }
         }
+        self.jobs.end_all();
         let exports = std::mem::take(&mut *self.exports.write().unwrap_or_else(PoisonError::into_inner));
         drop(exports);
         for (disk, _) in self.disks.all() {

@@ -139,6 +139,10 @@ impl Daemon {
         let changing = self.change_lock();
         self.jobs.check_copied(name)?;
         let disk = self.disks.remove(name)?;
+        // Nobody uses it any more, but may have left requests behind.
+        if let Some(remote) = disk.storage().remote() {
+            remote.end_waiting(true);
+        }
         let storage = Arc::downgrade(&disk.storage());
         // Nobody finds it any more, and others have not to wait for a cluster, or for what is written back.
         drop(changing);
@@ -153,10 +157,15 @@ impl Daemon {
         Ok(())
     }
 
-    /// Has requests fail that wait for a cluster, of the disks that this export alone uses: it could not end otherwise, for as long as that is away.
+    /// Has requests fail that wait for a cluster, of the disks that no other export serves: this one could not end otherwise, for as long as that is
+    /// away. Nor could one that has left requests behind, of a unit that was removed.
     pub(crate) fn end_waiting(&self, export: &str) {
-        let is_its_own = |users: &[User]| !users.is_empty() && users.iter().all(|User::Export(user)| user == export);
-        for (disk, _) in self.disks.all().iter().filter(|(_, users)| is_its_own(users)) {
+        let serves = |user: &str| self.get(user).is_ok_and(|other| other.failure().is_none());
+        let is_nobody_elses = |disk: &Disk, users: &[User]| match users {
+            [] => self.jobs.check_copied(disk.name()).is_ok(),
+            users => users.iter().all(|User::Export(user)| user == export || !serves(user)),
+        };
+        for (disk, _) in self.disks.all().iter().filter(|(disk, users)| is_nobody_elses(disk, users)) {
             if let Some(remote) = disk.storage().remote() {
                 remote.end_waiting(false);
             }

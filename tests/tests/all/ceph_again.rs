@@ -8,9 +8,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use control::model::{Disk, Export, LinkInfo, LinkState};
+use control::model::{Disk, Export, Job, LinkInfo, LinkState};
 use http::Method;
 use rbd::RbdStorage;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tests::ceph::{BLOCK, OK, Place, READ_AT, RING_SIZE, SECTORS_A_BLOCK, contents, eventually, read, write};
 use tests::daemon::Daemon;
@@ -448,6 +449,90 @@ fn requests_of_what_is_lost_wait_for_a_word_where_they_are_to() -> Result<()> {
     daemon.stop()
 }
 
+/// A job is in front of the disk it copies, and knows nothing of a cluster.
+#[test]
+fn a_job_hides_no_loss_and_ends_with_its_daemon() -> Result<()> {
+    let mut place = Place::new()?;
+    let daemon = place.serve(", on_lost = 'wait'")?;
+    let (frontend, mut ring) = place.connect()?;
+    ensure!(write(&mut ring, 1, 1) == OK);
+    let copy = json!({ "disk": "disk", "target": place.path("copy.raw"), "format": "raw" });
+    let backup = json!({ "kind": "backup", "disks": [copy], "limit": 1 << 20 });
+    daemon.client().send::<Job>(Method::POST, "/v1/jobs", &backup)?;
+    for reopens in [true, false] {
+        place.take_lock_away()?;
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| write(&mut ring, 2, 2));
+            eventually("a loss", || Ok(link(&daemon)?.state == LinkState::LostWaiting))?;
+            ensure!(daemon.client().text("/metrics")?.contains("vringd_disk_lost{disk=\"disk\"} 1"));
+            eventually("a request", || Ok(daemon.ring("disk", 0)?.figures.in_flight > 0))?;
+            if reopens {
+                daemon.client().send::<Disk>(Method::POST, "/v1/disks/disk/reopen", &())?;
+                ensure!(waiting.join().expect("no panic") == OK, "it is done");
+                return Ok(());
+            }
+            let (begin, pid) = (Instant::now(), Pid::from_raw(daemon.id() as i32).context("a process")?);
+            kill_process(pid, Signal::TERM)?;
+            ensure!(waiting.join().expect("no panic") == status::IOERR, "it fails");
+            ensure!(begin.elapsed() < Duration::from_secs(5), "the job was waited for: {:?}", begin.elapsed());
+            Ok::<_, anyhow::Error>(())
+        })?;
+    }
+    drop((ring, frontend));
+    daemon.stop()
+}
+
+/// What is served to two, and lost to both, is let go of by both.
+#[test]
+fn what_two_wait_for_ends_with_the_second() -> Result<()> {
+    let mut place = Place::new()?;
+    let export = |name: &str| {
+        let socket = place.path(&format!("{name}.sock"));
+        format!("[[export]]\nname = '{name}'\nsocket = '{}'\ndisk = 'disk'\n", socket.display())
+    };
+    let (first, second) = (export("first"), export("second"));
+    let storage =
+        format!("{{ kind = 'rbd', image = 'disk', conf = '{}', read_only = true, on_lost = 'wait' }}", place.conf());
+    let daemon = Daemon::serve(&format!("[[disk]]\nname = 'disk'\nstorage = {storage}\n{first}{second}"))?;
+    let mut frontends =
+        [Frontend::connect(&place.path("first.sock"), 0)?, Frontend::connect(&place.path("second.sock"), 0)?];
+    let [first, second] = &mut frontends;
+    let mut rings = [first.ring(0, RING_SIZE)?, second.ring(0, RING_SIZE)?];
+    for ring in &mut rings {
+        ensure!(read(ring, 1) == vec![0; BLOCK as usize]);
+    }
+    // While the daemon sees nothing, its client is refused, and another image takes the name of its own.
+    let pid = Pid::from_raw(daemon.id() as i32).context("a process")?;
+    kill_process(pid, Signal::STOP)?;
+    let address = watcher(&mut place, "disk")?;
+    place.cluster.run(&format!(
+        "ceph osd blocklist add {address} 2>&1; rbd rm --no-progress disk; rbd create --size 32M disk"
+    ))?;
+    kill_process(pid, Signal::CONT)?;
+    let ask = |ring: &mut tests::driver::Ring| ring.run(kind::IN, SECTORS_A_BLOCK, &[writable(READ_AT, BLOCK)]).0;
+    thread::scope(|scope| {
+        let waiting: Vec<_> = rings.iter_mut().map(|ring| scope.spawn(move || ask(ring))).collect();
+        eventually("a loss", || Ok(link(&daemon)?.state == LinkState::LostWaiting))?;
+        for export in ["first", "second"] {
+            eventually("a request", || Ok(daemon.ring(export, 0)?.figures.in_flight > 0))?;
+        }
+        // What is there by the name is not what its guests know.
+        daemon.client().send::<Disk>(Method::POST, "/v1/disks/disk/reopen", &())?;
+        eventually("an answer", || Ok(link(&daemon)?.state == LinkState::LostWaiting))?;
+        let lost = link(&daemon)?;
+        ensure!(lost.reason.as_deref().is_some_and(|why| why.contains("was removed")), "{lost:?}");
+        ensure!(waiting.iter().all(|waiting| !waiting.is_finished()), "nobody has answered");
+        ensure!(daemon.remove("first", true).is_err(), "the other one's requests wait there, too");
+        daemon.remove("second", true)?;
+        ensure!(waiting.into_iter().all(|waiting| waiting.join().expect("no panic") == status::IOERR), "they fail");
+        Ok::<_, anyhow::Error>(())
+    })?;
+    daemon.remove("first", true)?;
+    drop((rings, frontends));
+    daemon.client().order(Method::DELETE, "/v1/disks/disk")?;
+    daemon.stop()
+}
+
 #[test]
 fn what_waits_for_a_cluster_ends_with_its_export() -> Result<()> {
     let mut place = Place::new()?;
@@ -543,6 +628,37 @@ fn a_cache_that_is_lost_is_told() -> Result<()> {
     eventually("an image", || Ok(link(&daemon)?.state == LinkState::Open))?;
     ensure!(read(&mut ring, 1) == contents(1, 1) && write(&mut ring, 2, 3) == OK);
     ensure!(ring.run(kind::FLUSH, 0, &[]).0 == OK);
+    drop((ring, frontend));
+    daemon.stop()
+}
+
+/// By a guest that asks for nothing until all seems well again; nor does it help to want requests to wait.
+#[test]
+fn a_cache_that_is_lost_is_told_by_the_next_flush() -> Result<()> {
+    let mut place = Place::new()?;
+    place.cluster.run(
+        "rbd config image set disk rbd_cache true; rbd config image set disk rbd_cache_policy writeback
+         rbd config image set disk rbd_cache_writethrough_until_flush false; rbd config image set disk rbd_cache_max_dirty_age 600",
+    )?;
+    let daemon = place.serve(", on_lost = 'wait'")?;
+    let (frontend, mut ring) = place.connect()?;
+    ensure!(write(&mut ring, 1, 1) == OK && ring.run(kind::FLUSH, 0, &[]).0 == OK);
+    let address = watcher(&mut place, "disk")?;
+    ensure!(write(&mut ring, 2, 2) == OK, "into the cache");
+    place.cluster.run(&format!("ceph osd blocklist add {address} 2>&1"))?;
+    eventually("a loss", || Ok(link(&daemon)?.state == LinkState::Lost))?;
+    // Somebody has it, so that it stays lost; and its requests fail as before.
+    let other = RbdStorage::open(&place.options("rbd/disk")?)?;
+    daemon.client().send::<Disk>(Method::POST, "/v1/disks/disk/reopen", &())?;
+    let is_locked = || Ok(link(&daemon)?.reason.is_some_and(|why| why.contains("of this machine serves it")));
+    eventually("an answer", is_locked)?;
+    ensure!(link(&daemon)?.state == LinkState::Lost, "{:?}", link(&daemon)?);
+    drop(other);
+    daemon.client().send::<Disk>(Method::POST, "/v1/disks/disk/reopen", &())?;
+    eventually("an image", || Ok(link(&daemon)?.state == LinkState::Open))?;
+    ensure!(read(&mut ring, 2) != contents(2, 2), "it is gone");
+    ensure!(ring.run(kind::FLUSH, 0, &[]).0 == status::IOERR, "which is told");
+    ensure!(ring.run(kind::FLUSH, 0, &[]).0 == OK, "once");
     drop((ring, frontend));
     daemon.stop()
 }

@@ -117,7 +117,7 @@ pub enum LinkState {
     Opening,
     /// It is not opened again by itself, and they fail.
     Lost,
-    /// It is not opened again by itself, and they wait until somebody has it opened.
+    /// It is not opened again by itself, and they wait until an operator reopens it.
     LostWaiting,
 }
 

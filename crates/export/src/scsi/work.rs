@@ -253,6 +253,8 @@ impl Swap {
         self.step = SwapStep::Writes;
         lend(task, &mut self.next);
         task.begin(Operation::Write { offset: self.offset, durable: self.durable });
+        // What was compared.
+        task.follows = true;
     }
 }
 

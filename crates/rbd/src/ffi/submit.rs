@@ -45,6 +45,8 @@ impl Drop for InFlight {
 pub(crate) struct Parked {
     pub(crate) ready: Ready,
     pub(crate) reply: Reply,
+    /// The image that it follows on, if it is right nowhere else.
+    pub(crate) follows: Option<u64>,
 }
 
 /// A request's part of what librbd may keep.
