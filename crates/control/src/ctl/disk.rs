@@ -4,13 +4,14 @@ use super::limit::LimitFlags;
 use super::tls::TlsFlags;
 use crate::model::config::{ExportKind, NewExport};
 use crate::model::{
-    ByteSize, CpuList, Execution, FieldError, FileMode, Listen, MemoryFile, Placement, Poll, Span, SyncMode, WriteCache,
+    ByteSize, CpuList, Execution, FieldError, FileMode, Listen, MemoryFile, OnLost, Placement, Poll, Span, SyncMode,
+    WriteCache,
 };
 use disk::{Distribution, RbdSpec, StorageSpec};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
-use values::{Luks, OnLost};
+use values::Luks;
 
 /// A disk, its device and who serves it.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args)]

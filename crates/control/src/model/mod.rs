@@ -46,7 +46,7 @@ pub use snapshot::{NewSnapshot, SnapshotDisk};
 pub use upgrade::{NewUpgrade, Takeover};
 pub use values::{
     ByteSize, CachePolicy, CpuList, DaxWhen, Execution, Favour, FieldError, FileHandles, FileMode, IntentLog, Listen,
-    LogFile, Lun, MemoryFile, MigrationMode, MigrationOnError, Multidevs, Negotiation, ParseError, Placement,
+    LogFile, Lun, MemoryFile, MigrationMode, MigrationOnError, Multidevs, Negotiation, OnLost, ParseError, Placement,
     PolicyMode, Poll, Readdirplus, Span, SyncMode, Tls,
 };
 pub use volume::VolumeInfo;

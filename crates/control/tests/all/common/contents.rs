@@ -4,11 +4,10 @@ use super::latency;
 use control::ApiError;
 use control::model::directory::Directory;
 use control::model::{
-    DaxInfo, DirectoryInfo, Execution, Export, LinkInfo, LinkState, NewExport, P9Info, Protocol, StorageInfo,
+    DaxInfo, DirectoryInfo, Execution, Export, LinkInfo, LinkState, NewExport, OnLost, P9Info, Protocol, StorageInfo,
     VolumeInfo,
 };
 use disk::{StorageSpec, VolumeOptions};
-use values::OnLost;
 
 /// What the fake serves of a directory: a guest has looked around in it.
 pub(super) fn directory_info(directory: &Directory, export: &str) -> DirectoryInfo {
