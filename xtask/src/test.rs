@@ -80,9 +80,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         everything.env(MORE_VARIABLE, MORE_AT_NIGHT);
     }
     if has_nextest() {
-        // Two more than there are processors: many tests wait most of the time, and those with guests keep to their number.
+        // One more than there are processors: many tests wait most of the time, and those with guests keep to their number. With that no
+        // processor is idle any more, and another one would only make each test take longer.
         let processors = thread::available_parallelism().map_or(1, usize::from);
-        everything.arg("--test-threads").arg((processors + 2).to_string());
+        everything.arg("--test-threads").arg((processors + 1).to_string());
     }
     thread::scope(|scope| {
         // What needs a program of its own is no test of the workspace; who asks for some tests does not ask for it.
