@@ -71,9 +71,13 @@ pub(crate) fn torture(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) ->
 /// Runs the program `torture` that a build of the workspace has put beside this one: by itself cargo would build it anew, with what
 /// its dependencies need for it alone. Shows what it says when it has ended, since others speak meanwhile.
 pub(crate) fn built_torture(task: &str, arguments: &[&str]) -> Result<()> {
-    let program = env::current_exe().context("a program has a path")?.with_file_name("torture");
+    let beside = env::current_exe().context("a program has a path")?;
+    let (program, vringd) = (beside.with_file_name("torture"), beside.with_file_name("vringd"));
     let (line, start) = (format!("torture {}", arguments.join(" ")), Instant::now());
-    let output = Command::new(program).args(arguments).current_dir(workspace()).stdin(Stdio::null()).output();
+    let mut command = Command::new(program);
+    // It would build the daemon anew as well, in the place of the one that tests run.
+    command.args(arguments).env("VRINGD_BIN", vringd).current_dir(workspace()).stdin(Stdio::null());
+    let output = command.output();
     let output = output.with_context(|| format!("cannot start {line}"))?;
     for said in [&output.stdout, &output.stderr] {
         print!("{}", String::from_utf8_lossy(said));

@@ -632,13 +632,14 @@ fn a_cache_that_is_lost_is_told() -> Result<()> {
     daemon.stop()
 }
 
-/// By a guest that asks for nothing until all seems well again; nor does it help to want requests to wait.
+/// To a guest that only reads until all seems well again; nor does it help to want requests to wait.
 #[test]
 fn a_cache_that_is_lost_is_told_by_the_next_flush() -> Result<()> {
     let mut place = Place::new()?;
     place.cluster.run(
         "rbd config image set disk rbd_cache true; rbd config image set disk rbd_cache_policy writeback
-         rbd config image set disk rbd_cache_writethrough_until_flush false; rbd config image set disk rbd_cache_max_dirty_age 600",
+         rbd config image set disk rbd_cache_writethrough_until_flush false; rbd config image set disk rbd_cache_max_dirty_age 600
+         rbd bench --io-type write --io-size 4K --io-threads 1 --io-total 4M disk",
     )?;
     let daemon = place.serve(", on_lost = 'wait'")?;
     let (frontend, mut ring) = place.connect()?;
@@ -646,7 +647,13 @@ fn a_cache_that_is_lost_is_told_by_the_next_flush() -> Result<()> {
     let address = watcher(&mut place, "disk")?;
     ensure!(write(&mut ring, 2, 2) == OK, "into the cache");
     place.cluster.run(&format!("ceph osd blocklist add {address} 2>&1"))?;
-    eventually("a loss", || Ok(link(&daemon)?.state == LinkState::Lost))?;
+    let mut reads = 0;
+    eventually("a loss", || {
+        // Another one each time, which no cache has.
+        reads += 1;
+        ring.run(kind::IN, (100 + 37 * reads % 900) * SECTORS_A_BLOCK, &[writable(READ_AT, BLOCK)]);
+        Ok(link(&daemon)?.state == LinkState::Lost)
+    })?;
     // Somebody has it, so that it stays lost; and its requests fail as before.
     let other = RbdStorage::open(&place.options("rbd/disk")?)?;
     daemon.client().send::<Disk>(Method::POST, "/v1/disks/disk/reopen", &())?;
