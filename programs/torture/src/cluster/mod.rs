@@ -4,7 +4,7 @@
 //! A session is one cluster and one image, one frontend and one way to use it. Its OSD is killed and started, or its monitor, or the network
 //! is cut and mended; of the requests that meet that each has to end once, with success, when all is back. Now and then the daemon dies
 //! while something is away: what it had sent may reach the OSD when nobody waits for that any more, and must not land on what the next
-//! daemon has written. (A daemon whose predecessors are not blocklisted has not been found so in 50 such deaths: of what a dead one has left in
+//! daemon has written. (A daemon whose predecessors are not blocklisted has not been found so in some 40 such deaths: of what a dead one has left in
 //! its sockets most is dropped by the kernel, or by the OSD, which knows that nobody waits.) At the end the disk is read through the daemon and, by `rbd export`, beside it.
 //!
 //! The OSD keeps its data in a file, as what is in its memory would go with it.
