@@ -115,10 +115,10 @@ fn measure(program: &Path, options: &Options, inflight: bool, seed: u64) -> Resu
     let mut load = Load::new(shape, Checks::Status, options.depth, seed)?;
     let mut server = Server::start(&setup)?;
     load.connect(server.connect()?)?;
-    run_for(&mut load, RAMP)?;
+    load.run_for(RAMP)?;
 
     let (requests, cpu_ns, start) = (load.tally().requests(), server.cpu_ns()?, Instant::now());
-    run_for(&mut load, Duration::from_secs(options.seconds))?;
+    load.run_for(Duration::from_secs(options.seconds))?;
     let (requests, cpu_ns, seconds) =
         (load.tally().requests() - requests, server.cpu_ns()?.saturating_sub(cpu_ns), start.elapsed().as_secs_f64());
     ensure!(requests > 0, "nothing was completed");
@@ -127,11 +127,6 @@ fn measure(program: &Path, options: &Options, inflight: bool, seed: u64) -> Resu
     load.disconnect(Farewell::Stopped)?;
     server.stop()?;
     Ok(Sample { requests_per_s: requests as f64 / seconds, server_ns_per_request: cpu_ns as f64 / requests as f64 })
-}
-
-fn run_for(load: &mut Load, time: Duration) -> Result<()> {
-    let start = Instant::now();
-    load.run(|_| start.elapsed() >= time)
 }
 
 impl Report {

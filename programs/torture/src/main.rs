@@ -19,6 +19,7 @@ mod neighbour;
 mod powercut;
 mod rng;
 mod server;
+mod session;
 mod upgrade;
 
 use std::process::ExitCode;

@@ -17,11 +17,9 @@ use guest::process::{Group, shown};
 use guest::usage;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use tests::vringd::PROGRAM_VARIABLE;
 
 use crate::frontend::Protocol;
-
-/// Names the program to test, as for the tests.
-pub(crate) const PROGRAM_VARIABLE: &str = "VRINGD_BIN";
 
 /// More than it waits for a cluster.
 const START_LIMIT: Duration = Duration::from_secs(60);

@@ -16,7 +16,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use guest::ceph::{Cluster, Store};
 use serde::Serialize;
@@ -26,9 +26,10 @@ use self::network::Network;
 use crate::common::Common;
 use crate::disk::Disk;
 use crate::figures::{self, Spread, Times};
-use crate::frontend::{Checks, Durability, Farewell, Load, Protocol, RingShape, Shape, Tally};
+use crate::frontend::{Checks, Durability, Load, Protocol, RingShape, Shape, Tally};
 use crate::rng::Rng;
 use crate::server::{POLL, Server, Setup};
+use crate::session::{self, with_last_words};
 
 const BLOWS_A_SESSION: u32 = 10;
 /// Small, so that what lands late lands on something.
@@ -119,9 +120,7 @@ impl Report {
 pub(super) fn run(options: &Options) -> Result<()> {
     ensure!(options.osd_kills + options.monitor_kills + options.cuts > 0, "nothing is to go away: all counts are 0");
     let program = options.common.program.find()?;
-    let Some(network) = Network::own()? else {
-        return Network::enter(&program).map(drop);
-    };
+    let network = Network::enter()?;
     let seed = options.common.seed("cluster");
     let mut rng = Rng::new(seed, 0);
     let mut left = [options.osd_kills, options.monitor_kills, options.cuts];
@@ -133,7 +132,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
         result = Session::new(&program, &mut rng, &network).and_then(|mut session| {
             let ran = session.run(&plan, &mut report, &mut gaps);
             report.completed.add(&session.load.tally());
-            ran.map_err(|error| session.with_what_was_said(&error))
+            ran.map_err(|error| with_last_words(error, session.server.as_ref()))
         });
     }
     for (part, gaps) in PARTS.into_iter().zip(&gaps) {
@@ -222,13 +221,13 @@ impl<'a> Session<'a> {
                 gaps[part as usize].push(gap);
             }
         }
-        self.finish()
+        session::finish(&mut self.load, &mut self.server, &mut self.disk, &self.setup.program)
     }
 
     /// Something goes under load and comes back, and so does what was asked meanwhile. The longest time in which nothing completed.
     fn blow(&mut self, part: Part, daemon_dies: bool) -> Result<Duration> {
         let (life, absence) = (self.rng.time(LIFE), self.rng.time(ABSENCE));
-        self.run_for(life)?;
+        self.load.run_for(life)?;
         if daemon_dies && part == Part::Network {
             // What is under way has arrived, nearly all of it. All that comes behind the cut is left to arrive late.
             self.load.drain()?;
@@ -236,9 +235,9 @@ impl<'a> Session<'a> {
         self.load.take_gap();
         let (network, cluster) = (self.network, self.disk.cluster().context("the disk is in a cluster")?);
         self.load.run_while(|| part.goes(cluster, network))?;
-        self.run_for(absence.min(SETTLED))?;
+        self.load.run_for(absence.min(SETTLED))?;
         let written = self.load.tally().writes;
-        self.run_for(absence.saturating_sub(SETTLED))?;
+        self.load.run_for(absence.saturating_sub(SETTLED))?;
         // Reads of what was never written are answered without the cluster.
         ensure!(
             part == Part::Monitor || self.load.tally().writes == written,
@@ -256,7 +255,7 @@ impl<'a> Session<'a> {
             self.serve().context("the next daemon")?;
         }
         if daemon_dies && part == Part::Network {
-            self.run_for(LATE).context("what the dead daemon has sent may arrive")?;
+            self.load.run_for(LATE).context("what the dead daemon has sent may arrive")?;
         }
         let enough = self.load.tally().requests() + self.load.in_flight() + COMPLETIONS_AFTER;
         self.load.run(|load| load.tally().requests() >= enough).context("after it was back")?;
@@ -274,26 +273,6 @@ impl<'a> Session<'a> {
             }
         };
         self.load.connect(stream).context("connecting")
-    }
-
-    fn run_for(&mut self, time: Duration) -> Result<()> {
-        let start = Instant::now();
-        self.load.run(|_| start.elapsed() >= time)
-    }
-
-    /// All that is in flight comes back, and the disk holds what it must, as the daemon shows it and beside the daemon.
-    fn finish(&mut self) -> Result<()> {
-        self.load.read_back().context("at the end of the session")?;
-        self.load.disconnect(Farewell::Stopped)?;
-        if let Some(server) = self.server.take() {
-            server.stop()?;
-        }
-        self.load.check_image(self.disk.final_image(&self.setup.program)?)
-    }
-
-    fn with_what_was_said(&self, error: &anyhow::Error) -> anyhow::Error {
-        let said = self.server.as_ref().map(Server::output).unwrap_or_default();
-        anyhow!("{error:#}; the daemon said:\n{said}")
     }
 }
 

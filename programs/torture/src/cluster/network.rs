@@ -1,22 +1,15 @@
 //! A network of this program's own: it has nothing but a loopback interface, and that can be cut.
 
-use std::convert::Infallible;
-use std::env;
-use std::ffi::{OsString, c_char};
+use std::ffi::c_char;
 use std::fs;
 use std::io::Error;
 use std::os::fd::AsRawFd;
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use rustix::net::{AddressFamily, SocketType, socket};
+use rustix::process::{getegid, geteuid};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-use crate::server::PROGRAM_VARIABLE;
-
-/// Tells a run which network it is not in, since it has one of its own.
-const OUTSIDE_VARIABLE: &str = "TORTURE_OUTSIDE_NETWORK";
 const LOOPBACK: &[u8] = b"lo";
 
 /// The loopback interface, with all that this program and its servers say to each other over a network.
@@ -24,32 +17,22 @@ const LOOPBACK: &[u8] = b"lo";
 pub(super) struct Network(());
 
 impl Network {
-    /// The network that this program is in, if it is its own.
-    pub(super) fn own() -> Result<Option<Self>> {
-        let here = Self::here()?;
-        if env::var_os(OUTSIDE_VARIABLE).is_none_or(|outside| outside == here) {
-            return Ok(None);
-        }
-        let network = Self(());
-        network.mend()?;
-        Ok(Some(network))
-    }
-
-    /// Goes on as this program anew, in a network of its own, with `vringd` for the program under torture. Needs no rights.
+    /// Moves this program, and all that it starts from now on, into a network of its own. Needs no rights: in a user namespace it is root.
     ///
     /// # Errors
-    /// Always one: it comes back only where that fails.
-    pub(super) fn enter(vringd: &Path) -> Result<Infallible> {
-        let mut command = Command::new("unshare");
-        command.args(["--user", "--map-root-user", "--net", "--"]);
-        command.arg(env::current_exe().context("a program has a path")?).args(env::args_os().skip(1));
-        command.env(OUTSIDE_VARIABLE, Self::here()?).env(PROGRAM_VARIABLE, vringd);
-        Err(command.exec()).context("cannot run unshare (util-linux)")
-    }
-
-    /// The name of the network that this program is in (network_namespaces(7)).
-    fn here() -> Result<OsString> {
-        Ok(fs::read_link("/proc/self/ns/net")?.into_os_string())
+    /// User namespaces are not allowed here, or this program has threads.
+    pub(super) fn enter() -> Result<Self> {
+        let (user, group) = (geteuid().as_raw(), getegid().as_raw());
+        // SAFETY: descriptors and memory stay shared.
+        unsafe { unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNET) }
+            .context("no network of this run's own: allow user namespaces (sysctl user.max_user_namespaces)")?;
+        // user_namespaces(7): whoever may not set groups outside has to give that up before groups are mapped.
+        fs::write("/proc/self/setgroups", "deny")?;
+        fs::write("/proc/self/uid_map", format!("0 {user} 1"))?;
+        fs::write("/proc/self/gid_map", format!("0 {group} 1"))?;
+        let network = Self(());
+        network.mend()?;
+        Ok(network)
     }
 
     /// What is sent from now on is lost, and connections know nothing of it.
@@ -72,12 +55,8 @@ impl Network {
         request.ifr_ifru.ifru_flags = if up { (libc::IFF_UP | libc::IFF_RUNNING) as i16 } else { 0 };
         // SAFETY: netdevice(7): the kernel reads an ifreq, which outlives the call.
         let done = unsafe { libc::ioctl(asked.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
-        ensure!(
-            done == 0,
-            "the network of this run cannot be {}: {}",
-            if up { "up" } else { "down" },
-            Error::last_os_error()
-        );
+        let state = if up { "up" } else { "down" };
+        ensure!(done == 0, "the network of this run cannot be {state}: {}", Error::last_os_error());
         Ok(())
     }
 }

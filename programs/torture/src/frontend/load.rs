@@ -244,6 +244,15 @@ impl Load {
         Ok(())
     }
 
+    /// As [`run`](Self::run), for a while.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub(crate) fn run_for(&mut self, time: Duration) -> Result<()> {
+        let start = Instant::now();
+        self.run(|_| start.elapsed() >= time)
+    }
+
     /// As [`run`](Self::run), while something else is done on a thread of its own.
     ///
     /// # Errors

@@ -37,6 +37,7 @@ use crate::figures::{Spread, Times};
 use crate::frontend::{Checks, Durability, Farewell, Load, Protocol, RING_SIZE_MAX, RingShape, Shape, Tally};
 use crate::rng::Rng;
 use crate::server::{POLL, Served, Server, Setup, WRITE_CACHE};
+use crate::session;
 
 const KILLS_A_SESSION: u32 = 10;
 const IMAGE_BYTES: u64 = 16 << 20;
@@ -173,13 +174,10 @@ fn session(plan: &Plan<'_>, way: &Way, last: u32, report: &mut Report, pauses: &
         Death::Signal => session.rounds(last, report, pauses),
         Death::Store => session.rounds_of_stores(last, report),
     };
-    let result = result.and_then(|()| session.finish());
+    let result =
+        result.and_then(|()| session::finish(&mut session.load, &mut session.server, &mut session.disk, plan.program));
     report.completed.add(&session.load.tally());
-    // What the server said is of use if something went wrong.
-    result.map_err(|error| match session.server.as_ref().map(Server::output) {
-        Some(said) if !said.trim().is_empty() => anyhow!("{error:#}; the server said:\n{said}"),
-        _ => error,
-    })
+    result.map_err(|error| session::with_last_words(error, session.server.as_ref()))
 }
 
 impl Death {
@@ -487,7 +485,7 @@ impl Session {
 
     /// Hangs up after `life` and kills the server while it still drains, or right after.
     fn kill_both(&mut self, life: Duration) -> Result<Instant> {
-        self.run_for(life)?;
+        self.load.run_for(life)?;
         self.load.disconnect(Farewell::Silent)?;
         thread::sleep(self.rng.time(Duration::ZERO..=Duration::from_millis(1)));
         let at = Instant::now();
@@ -510,22 +508,7 @@ impl Session {
         let stream = self.server()?.connect()?;
         self.load.connect(stream)?;
         let between = self.rng.time(BETWEEN);
-        self.run_for(between)
-    }
-
-    fn run_for(&mut self, time: Duration) -> Result<()> {
-        let start = Instant::now();
-        self.load.run(|_| start.elapsed() >= time)
-    }
-
-    /// All that is in flight comes back, and the disk holds what it must, as the server shows it and beside the server.
-    fn finish(&mut self) -> Result<()> {
-        self.load.read_back().context("at the end of the session")?;
-        self.load.disconnect(Farewell::Stopped)?;
-        if let Some(server) = self.server.take() {
-            server.stop()?;
-        }
-        self.load.check_image(self.disk.final_image(&self.setup.program)?)
+        self.load.run_for(between)
     }
 
     /// Compares the image of a server that has died, if it can be looked at: what a volume's server had acknowledged is partly

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use tempfile::TempDir;
 
@@ -24,6 +24,7 @@ use crate::figures::{Spread, Times};
 use crate::frontend::{Checks, Durability, Farewell, Load, Protocol, RING_SIZE_MAX, RingShape, Shape, Tally};
 use crate::rng::Rng;
 use crate::server::{POLL, Server, Setup, WRITE_CACHE, said, went_on};
+use crate::session;
 
 const UPGRADES_A_SESSION: u32 = 10;
 const IMAGE_BYTES: u64 = 16 << 20;
@@ -97,11 +98,7 @@ fn session(program: &Path, way: &Way, last: u32, report: &mut Report, pauses: &m
     let mut session = Session::new(program, way)?;
     let result = session.rounds(last, report, pauses).and_then(|()| session.finish());
     report.completed.add(&session.load.tally());
-    // What the server said is of use if something went wrong.
-    result.map_err(|error| match session.server.as_ref().map(Server::output) {
-        Some(said) if !said.trim().is_empty() => anyhow!("{error:#}; the server said:\n{said}"),
-        _ => error,
-    })
+    result.map_err(|error| session::with_last_words(error, session.server.as_ref()))
 }
 
 /// One way to serve a disk, and to use it.
@@ -242,7 +239,7 @@ impl Session {
     /// Asks for an upgrade while the load runs, and has the load go on for a while.
     fn under_load(&mut self, more: &[&str]) -> Result<Output> {
         let (before, after) = (self.rng.time(LIFE), self.rng.time(LIFE));
-        self.run_for(before)?;
+        self.load.run_for(before)?;
         self.load.take_gap();
         let setup = &self.setup;
         let output = self.load.run_while(|| setup.upgrade(more)).context("during the upgrade")?;
@@ -259,12 +256,7 @@ impl Session {
         let stream = self.server()?.connect()?;
         self.load.connect(stream)?;
         let life = self.rng.time(LIFE);
-        self.run_for(life)
-    }
-
-    fn run_for(&mut self, time: Duration) -> Result<()> {
-        let start = Instant::now();
-        self.load.run(|_| start.elapsed() >= time)
+        self.load.run_for(life)
     }
 
     fn server(&mut self) -> Result<&mut Server> {
@@ -273,12 +265,7 @@ impl Session {
 
     /// All that is in flight comes back, and the disk holds what it must, as the server shows it and beside the server.
     fn finish(&mut self) -> Result<()> {
-        self.load.read_back().context("at the end of the session")?;
-        self.load.disconnect(Farewell::Stopped)?;
-        if let Some(server) = self.server.take() {
-            server.stop()?;
-        }
-        self.load.check_image(self.disk.final_image(&self.setup.program)?)?;
+        session::finish(&mut self.load, &mut self.server, &mut self.disk, &self.setup.program)?;
         for socket in [self.setup.socket(), self.setup.control()] {
             ensure!(!socket.exists(), "{} is left behind", socket.display());
         }
