@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
-use control::model::Export;
+use anyhow::{Context, Result, ensure};
+use control::model::{Disk, Export, LinkInfo};
 use guest::ceph::{Cluster, Store};
 use http::Method;
 use rbd::RbdOptions;
@@ -144,6 +144,15 @@ impl Place {
         Ok(())
     }
 
+    /// Has the cluster refuse the one client that has an image open.
+    pub fn blocklist(&mut self, image: &str) -> Result<()> {
+        let status = self.cluster.run(&format!("rbd status {image}"))?;
+        let address = status.split("watcher=").nth(1).and_then(|rest| rest.split(' ').next());
+        let address = address.with_context(|| format!("a watcher: {status}"))?;
+        self.cluster.run(&format!("ceph osd blocklist add {address} 2>&1"))?;
+        Ok(())
+    }
+
     /// Sends a signal to what stores the cluster's data.
     pub fn signal_osd(&mut self, signal: &str) -> Result<()> {
         self.signal("ceph-osd", signal)
@@ -175,6 +184,11 @@ impl Place {
         self.cluster.run(&format!("rm -f exported; rbd export --no-progress {image} exported"))?;
         Ok(fs::read(self.cluster.place().join("exported"))?)
     }
+}
+
+/// How things stand with the image of the export `disk`.
+pub fn link(daemon: &Daemon) -> Result<LinkInfo> {
+    daemon.client().get::<Disk>("/v1/disks/disk")?.storage.link.context("it is on other machines")
 }
 
 /// What a block has, in which version.

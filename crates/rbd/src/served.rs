@@ -216,8 +216,10 @@ impl Storage for RbdStorage {
             {
                 return self.hand_on(task, operation, completion.token, io);
             }
-            // What is told by this is told.
-            let _ = action == Action::Flush && self.connection.takes_loss();
+            if action == Action::Flush {
+                // The guest is told by this.
+                self.connection.takes_loss();
+            }
             return Step::Done(Err(self.failed(action, errno)));
         };
         let number = flight.image();

@@ -5,6 +5,7 @@ mod bench_disk;
 mod bench_fs;
 mod ceph;
 mod ceph_again;
+mod ceph_lost;
 mod cli;
 mod commits;
 mod dirty_log;

@@ -253,7 +253,7 @@ impl Swap {
         self.step = SwapStep::Writes;
         lend(task, &mut self.next);
         task.begin(Operation::Write { offset: self.offset, durable: self.durable });
-        // What was compared.
+        // On no other image than the one that was compared.
         task.follows = true;
     }
 }
